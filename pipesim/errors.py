@@ -1,0 +1,50 @@
+"""Every error pipesim raises on purpose; knows nothing of what raises it.
+
+    PipesimError
+    ├── InputError         a value from outside breaks a rule (exit status 2)
+    │   ├── ShapeError     a schedule cannot take this shape
+    │   └── FileError      a file cannot be read, or says something impossible
+    ├── PlanError          a plan breaks the rules of its shape
+    │   └── DeadlockError  a plan in which devices wait for each other for ever
+    ├── DependencyMissing  an optional package is not installed
+    └── ExecutionError     a run on real ranks failed
+"""
+
+from __future__ import annotations
+
+
+class PipesimError(Exception):
+    """Base of all errors raised on purpose; its text is one line fit for a user unless said otherwise."""
+
+
+class InputError(PipesimError):
+    """A value from outside breaks a rule: says where, the value, the rule and what would do."""
+
+    def __init__(self, where: str, value: object, rule: str, remedy: str = "") -> None:
+        self.where, self.value, self.rule, self.remedy = where, value, rule, remedy
+        shown = value if isinstance(value, str) else repr(value)
+        super().__init__(f"{where}: {shown}: {rule}" + (f"; {remedy}" if remedy else ""))
+
+
+class ShapeError(InputError):
+    """A schedule cannot take this shape."""
+
+
+class FileError(InputError):
+    """A file cannot be read, or a field of it breaks a rule; `where` is file and field."""
+
+
+class PlanError(PipesimError):
+    """A plan breaks the rules; the text is a line per violation, then the grid with the places marked."""
+
+
+class DeadlockError(PlanError):
+    """Devices wait for each other for ever; the text names each stuck device, its op and what it waits for."""
+
+
+class DependencyMissing(PipesimError):  # noqa: N818  (the name of a state, shown to users as such)
+    """An optional package is not installed; the text names the extra to install."""
+
+
+class ExecutionError(PipesimError):
+    """A run on real ranks failed; the text names the rank and the op."""
