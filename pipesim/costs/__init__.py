@@ -1,0 +1,1 @@
+"""What ops cost: unit, analytic and calibrated tables, all of one type."""
