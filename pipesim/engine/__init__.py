@@ -1,0 +1,50 @@
+"""Two engines with one meaning: `reference` defines it with SimPy, `compiled` is fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pipesim.check import check
+from pipesim.errors import InputError
+from pipesim.network import Network
+
+if TYPE_CHECKING:
+    from pipesim.costs.table import CostTable
+    from pipesim.plan import Plan
+    from pipesim.timeline import Timeline
+
+EngineName = Literal["compiled", "reference"]
+ENGINES: tuple[EngineName, ...] = ("compiled", "reference")
+
+
+def simulate(
+    plan: Plan, costs: CostTable, network: Network | None = None, *, engine: EngineName = "compiled"
+) -> Timeline:
+    """Runs a plan on given costs and links; without a network, messages are free.
+
+    Raises PlanError on an illegal plan, DeadlockError naming every stuck op, InputError where costs or network do
+    not belong to the plan's shape.
+    """
+    network = network or Network.uniform(plan.shape.devices)
+    _refuse_mismatch(plan, costs, network)
+    needs = check(plan, deadlock=False)
+    if engine == "reference":
+        from pipesim.engine import reference
+
+        return reference.run(plan, costs, network, needs)
+    if engine == "compiled":
+        from pipesim.engine import compiled
+
+        return compiled.run(plan, costs, network, needs)
+    raise InputError("--engine", engine, "no such engine", f"one of {', '.join(ENGINES)}")
+
+
+def _refuse_mismatch(plan: Plan, costs: CostTable, network: Network) -> None:
+    _, _, stages, subsequences = costs.duration_ns.shape
+    have = (stages, subsequences, len(costs.class_of_microbatch), network.devices)
+    shape = plan.shape
+    want = (shape.stages, shape.subsequences, shape.microbatches, shape.devices)
+    names = ("stages", "subsequences", "micro-batches", "devices")
+    for name, given, wanted in zip(names, have, want, strict=True):
+        if given != wanted:
+            raise InputError("costs", f"{given} {name}", f"must be {wanted}, as the plan has")

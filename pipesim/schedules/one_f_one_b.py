@@ -1,0 +1,25 @@
+"""1F1B: after a short warm-up every device alternates one forward and one backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipesim.schedules import Schedule
+from pipesim.schedules._order import one_stage_plan
+
+if TYPE_CHECKING:
+    from pipesim.plan import PipelineShape, Plan
+
+
+def generate(shape: PipelineShape) -> Plan:
+    """Warm-up of min(p-r-1, m) forwards on device r, then (F, B) pairs, then the remaining backwards."""
+    return one_stage_plan("1f1b", shape, lambda device: shape.devices - device - 1)
+
+
+SCHEDULE = Schedule(
+    name="1f1b",
+    title="one forward, one backward",
+    published=2020,
+    source="Narayanan et al., PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, section 2.2.1",
+    generate=generate,
+)
