@@ -1,0 +1,91 @@
+"""The command line: parses, calls, prints. No arithmetic lives here."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+
+from pipesim.errors import DependencyMissing, InputError, PipesimError, PlanError
+
+_BAD_INPUT, _FAILED, _INTERRUPTED = 2, 1, 130
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's ClickException, wherever typer keeps it
+assert _USAGE_ERROR.__name__ == "ClickException"
+
+app = typer.Typer(
+    name="pipesim",
+    help="Simulates pipeline-parallel training schedules: time, bubbles and memory, before you spend a GPU-hour.",
+    epilog="Start with [bold]pipesim compare[/bold], then [bold]pipesim simulate 1f1b -p 4 -m 8 "
+    "--unit-costs 1,2 --gantt out.png[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def pipesim(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),  # noqa: FBT001, FBT003
+) -> None:
+    """Common options; a callback of its own so that --version needs no command."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"pipesim {installed('pipesim')}")
+        raise typer.Exit
+    _ = context
+
+
+_COMMANDS = (
+    ("pipesim.cli.simulate", "simulate", "simulate"),
+    ("pipesim.cli.compare", "compare", "compare"),
+    ("pipesim.cli.sweep", "sweep", "sweep"),
+    ("pipesim.cli.search", "search", "search"),
+    ("pipesim.cli.frontier", "frontier", "frontier"),
+    ("pipesim.cli.check", "check", "check"),
+    ("pipesim.cli.topology", "topology", "topology"),
+    ("pipesim.cli.catalog", "schedules", "schedules"),
+    ("pipesim.cli.catalog", "models", "models"),
+    ("pipesim.cli.catalog", "clusters", "clusters"),
+    ("calibration.cli", "calibrate", "calibrate"),
+    ("calibration.cli_execute", "execute", "execute"),
+    ("calibration.cli_execute", "validate", "validate"),
+)
+
+
+def _mount() -> None:
+    for module, function, name in _COMMANDS:
+        app.command(name)(getattr(importlib.import_module(module), function))
+    app.add_typer(importlib.import_module("calibration.cli").profile, name="profile")
+
+
+def main() -> None:
+    """Runs the command line. Exit status 0 done, 2 wrong input (one line says what would do), 1 failed."""
+    _mount()
+    sys.exit(_run())
+
+
+def _run(arguments: list[str] | None = None) -> int:
+    try:
+        result: Any = app(arguments, standalone_mode=False)
+    except (InputError, PlanError) as error:
+        return _say(str(error), _BAD_INPUT)
+    except DependencyMissing as error:
+        return _say(str(error), _BAD_INPUT)
+    except PipesimError as error:
+        return _say(str(error), _FAILED)
+    except _USAGE_ERROR as error:
+        return _say(" ".join(error.format_message().split()), _BAD_INPUT)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted", _INTERRUPTED)
+    except BrokenPipeError:
+        return _FAILED
+    return result if isinstance(result, int) else 0
+
+
+def _say(message: str, status: int) -> int:
+    typer.echo(f"pipesim: {message}", err=True)
+    return status

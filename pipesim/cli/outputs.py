@@ -1,0 +1,76 @@
+"""The outputs that `simulate` and `compare` share: pictures, traces and tables, each to a file of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesim.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipesim.scenario import Outcome
+    from pipesim.timeline import Timeline
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+Gantt = Annotated[Path | None, typer.Option(help="Gantt chart: .png, .svg, .pdf or .html.")]
+Memory = Annotated[Path | None, typer.Option(help="Memory over time: .png, .svg or .pdf.")]
+Trace = Annotated[Path | None, typer.Option(help="Trace for Perfetto or chrome://tracing: .json.")]
+Spans = Annotated[Path | None, typer.Option(help="Every op with its times: .csv or .parquet.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="The plan, a row per device: .csv.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Say where each number comes from.")]
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def refuse_unwritable(**files: Path | None) -> None:
+    """Raises InputError on a wrong ending or a missing folder, before anything is simulated."""
+    endings = {
+        "gantt": (*_PICTURES, ".html"),
+        "memory": _PICTURES,
+        "trace": (".json",),
+        "spans": (".csv", ".parquet"),
+        "plan": (".csv",),
+    }
+    for name, path in files.items():
+        if path is None:
+            continue
+        if path.suffix not in endings[name]:
+            raise InputError(f"--{name}", str(path), "unknown ending", f"one of {', '.join(endings[name])}")
+        if not path.parent.is_dir():
+            raise InputError(f"--{name}", str(path), "its folder does not exist", f"make {path.parent} first")
+
+
+def write_pictures(timelines: Sequence[Timeline], *, gantt: Path | None, memory: Path | None) -> None:
+    """Draws the charts asked for, all timelines in one figure."""
+    if gantt is not None:
+        from pipesim.plot import save_gantt
+
+        save_gantt(timelines, gantt)
+    if memory is not None:
+        from pipesim.plot import save_memory
+
+        save_memory(timelines, memory)
+
+
+def write_trace(timelines: Sequence[Timeline], trace: Path | None) -> None:
+    """Writes one trace with a group of tracks per timeline."""
+    if trace is not None:
+        from pipesim.trace import save_trace
+
+        save_trace(timelines, trace)
+
+
+def write_tables(outcome: Outcome, *, spans: Path | None, plan: Path | None) -> None:
+    """Writes the spans and the plan of one outcome."""
+    if spans is not None:
+        from pipesim.frame import save_spans
+
+        save_spans(outcome.timeline, spans)
+    if plan is not None:
+        from pipesim.plan_csv import write_plan
+
+        write_plan(outcome.case.plan, plan)

@@ -1,0 +1,150 @@
+"""A scenario: every choice of one simulation as a value; turns it into a plan, costs and links, and runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from pipesim.costs.unit import UnitCosts, unit_costs
+from pipesim.engine import EngineName, simulate
+from pipesim.errors import InputError
+from pipesim.plan import PipelineShape
+from pipesim.schedules import schedule_named
+
+if TYPE_CHECKING:
+    from pipesim.cluster import ClusterSpec
+    from pipesim.costs.table import CostTable
+    from pipesim.metrics import Metrics, StepFacts
+    from pipesim.model import ModelSpec
+    from pipesim.network import Network
+    from pipesim.plan import Plan
+    from pipesim.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One simulation. None means: the schedule's own default (see `pipesim schedules`).
+
+    Costs are unit costs where given, else those of `model` on `cluster`, measured where `profile` has them.
+    """
+
+    schedule: str = "1f1b"
+    devices: int = 8
+    microbatches: int = 16
+    stages_per_device: int | None = None
+    subsequences: int | None = None
+    in_flight: float | None = None
+    memory_limit_bytes: int | None = None
+    variant: str | None = None
+    unit_costs: UnitCosts | None = None
+    model: str = "llama3-8b"
+    cluster: str = "h100"
+    seq_len: int = 64 * 1024
+    micro_batch_size: int = 1
+    tp: int = 1
+    dp: int = 1
+    partition: str = "even"
+    layers: str | None = None
+    recompute: str = "none"
+    sequence_parallel: bool = True
+    distributed_optimizer: bool = False
+    profile: str | None = None
+    engine: EngineName = "compiled"
+
+    def fitted(self, schedule: str) -> Scenario:
+        """The same scenario for another schedule: what that schedule does not use is left out."""
+        target = schedule_named(schedule)
+        unused = {
+            name: None
+            for name in ("stages_per_device", "subsequences", "in_flight")
+            if name not in target.defaults or name in target.fixed
+        }
+        if "variant" not in target.options:
+            unused["variant"] = None
+        return replace(self, schedule=schedule, **unused)
+
+    def shape(self) -> PipelineShape:
+        """The pipeline's shape, with the schedule's defaults where nothing is given."""
+        schedule = schedule_named(self.schedule)
+        given = {
+            "stages_per_device": self.stages_per_device,
+            "subsequences": self.subsequences,
+            "in_flight": self.in_flight,
+        }
+        neutral = {"stages_per_device": 1, "subsequences": 1, "in_flight": None}
+        chosen = {
+            name: value if value is not None else schedule.fixed.get(name, schedule.defaults.get(name, neutral[name]))
+            for name, value in given.items()
+        }
+        return PipelineShape(self.devices, self.microbatches, **chosen)  # type: ignore[arg-type]
+
+    def case(self) -> Case:
+        """Plan, costs and links. Raises InputError (or ShapeError, FileError) with what would do."""
+        shape = self.shape()
+        costs, network, facts = self._unit_inputs(shape) if self.unit_costs else self._model_inputs(shape)
+        plan = schedule_named(self.schedule).plan(
+            shape,
+            costs=costs,
+            network=network,
+            variant=self.variant,
+            memory_limit_bytes=self.memory_limit_bytes,
+        )
+        return Case(plan, costs, network, facts)
+
+    def _unit_inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, None]:
+        if self.unit_costs is None:
+            raise InputError("--unit-costs", "none", "must be given here")
+        if self.profile is not None:
+            raise InputError("--profile", self.profile, "does not go with --unit-costs", "leave one of them out")
+        return *unit_costs(self.unit_costs, shape), None
+
+    def _model_inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, StepFacts]:
+        from pipesim.costs.from_model import model_inputs
+
+        return model_inputs(self, load_model(self.model), load_cluster(self.cluster), shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What an engine is given, and the facts of the step that turn times into throughput (None for unit costs)."""
+
+    plan: Plan
+    costs: CostTable
+    network: Network
+    facts: StepFacts | None
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One simulated scenario."""
+
+    scenario: Scenario
+    case: Case
+    timeline: Timeline
+    metrics: Metrics
+
+
+def run(scenario: Scenario) -> Outcome:
+    """Simulates a scenario. Raises InputError on choices that cannot be, PlanError on a plan that cannot run."""
+    from pipesim.metrics import measure
+
+    case = scenario.case()
+    timeline = simulate(case.plan, case.costs, case.network, engine=scenario.engine)
+    return Outcome(scenario, case, timeline, measure(timeline, case.facts))
+
+
+@lru_cache(maxsize=64)
+def load_model(name_or_path: str) -> ModelSpec:
+    """A model by preset name or config.json path, read once per process."""
+    from pipesim.model import load
+
+    return load(name_or_path)
+
+
+@lru_cache(maxsize=64)
+def load_cluster(name_or_path: str) -> ClusterSpec:
+    """A cluster by preset name or JSON path, read once per process."""
+    from pipesim.cluster import load
+
+    return load(name_or_path)
