@@ -30,8 +30,8 @@ def test_reference_makespans(row: list[str]) -> None:
     schedule, *numbers = row[0].split()
     p, m, v, k = map(int, numbers[:4])
     found = unit_metrics(schedule, p, m, v, k, UnitCosts.of(*numbers[4:6], latency=numbers[6])).as_json()
-    assert found["makespan_seconds"] == float(row[1])
-    assert found["peak_in_flight"] == [float(text) for text in row[2].split()]
+    assert found["makespan_seconds"] == float(Fraction(row[1]))
+    assert found["peak_in_flight"] == [float(Fraction(text)) for text in row[2].split()]
     assert found["leading_forwards"] == [int(text) for text in row[3].split()]
 
 
