@@ -6,6 +6,7 @@ on average.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ def forward_flops(model: ModelSpec, seq_len: int) -> int:
     """Forward operations of the whole model over one sequence: layers, causal attention and head."""
     layer = linear_flops(model, seq_len) + attention_flops(model, seq_len, 0)
     return model.layers * layer + head_flops(model, seq_len)
+
+
+def head_in_layers(model: ModelSpec, seq_len: int) -> Fraction:
+    """How many layers the head weighs by forward operations over one sequence; for weighted_layers."""
+    layer = linear_flops(model, seq_len) + attention_flops(model, seq_len, 0)
+    return Fraction(head_flops(model, seq_len), layer)
 
 
 def model_flops(model: ModelSpec, tokens: int, seq_len: int) -> int:
