@@ -24,8 +24,8 @@ def kernel(function: Any = None, **options: Any) -> Any:
     """numba's `njit`, kept on disk beside the package or, where that is read-only, in the user's cache.
 
     Where neither can be written the kernel still works and is compiled once per process. NUMBA_CACHE_DIR
-    names another folder. A kernel is compiled anew when its own file changes, so a kernel must not call one of
-    another file.
+    names another folder. A kernel is compiled anew when its own file changes, so a kernel must not call one
+    of another file.
     """
     if function is None:
         return lambda wrapped: kernel(wrapped, **options)
