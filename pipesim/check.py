@@ -82,9 +82,7 @@ def describe_deadlock(plan: Plan, needs: Producers, finished: NDArray[np.bool_])
     lines = [f"deadlock: {len(waits)} devices wait for ever"]
     for device, (stuck, missing) in waits.items():
         source = f"device {plan.device[missing]}" if plan.device[missing] != device else "itself, later in its order"
-        lines.append(
-            f"device {device} waits at {plan.label(stuck)} for {plan.label(missing)} of {source}"
-        )
+        lines.append(f"device {device} waits at {plan.label(stuck)} for {plan.label(missing)} of {source}")
     return "\n".join([*lines, _ring(plan, waits)])
 
 

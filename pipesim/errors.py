@@ -1,13 +1,13 @@
 """Every error pipesim raises on purpose; knows nothing of what raises it.
 
-    PipesimError
-    ├── InputError         a value from outside breaks a rule (exit status 2)
-    │   ├── ShapeError     a schedule cannot take this shape
-    │   └── FileError      a file cannot be read, or says something impossible
-    ├── PlanError          a plan breaks the rules of its shape
-    │   └── DeadlockError  a plan in which devices wait for each other for ever
-    ├── DependencyMissing  an optional package is not installed
-    └── ExecutionError     a run on real ranks failed
+PipesimError
+├── InputError         a value from outside breaks a rule (exit status 2)
+│   ├── ShapeError     a schedule cannot take this shape
+│   └── FileError      a file cannot be read, or says something impossible
+├── PlanError          a plan breaks the rules of its shape
+│   └── DeadlockError  a plan in which devices wait for each other for ever
+├── DependencyMissing  an optional package is not installed
+└── ExecutionError     a run on real ranks failed
 """
 
 from __future__ import annotations

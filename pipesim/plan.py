@@ -116,9 +116,7 @@ class Placement:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Placement):
             return NotImplemented
-        return np.array_equal(self.device_of, other.device_of) and np.array_equal(
-            self.direction_of, other.direction_of
-        )
+        return np.array_equal(self.device_of, other.device_of) and np.array_equal(self.direction_of, other.direction_of)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -205,7 +203,10 @@ class Plan:
     def op(self, row: int) -> Op:
         """The op of one row, as a view for people."""
         return Op(
-            Kind(int(self.kind[row])), int(self.stage[row]), int(self.microbatch[row]), int(self.subsequence[row])
+            Kind(int(self.kind[row])),
+            int(self.stage[row]),
+            int(self.microbatch[row]),
+            int(self.subsequence[row]),
         )
 
     def order(self, device: int) -> Iterator[Op]:
@@ -219,6 +220,4 @@ class Plan:
 
     def __str__(self) -> str:
         """A line per device, ops separated by spaces; `pipesim.plan_csv` reads and writes the file form."""
-        return "\n".join(
-            " ".join(self.label(row) for row in self.rows(device)) for device in range(self.shape.devices)
-        )
+        return "\n".join(" ".join(self.label(row) for row in self.rows(device)) for device in range(self.shape.devices))

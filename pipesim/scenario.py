@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import EngineName, simulate
@@ -55,7 +55,7 @@ class Scenario:
     def fitted(self, schedule: str) -> Scenario:
         """The same scenario for another schedule: what that schedule does not use is left out."""
         target = schedule_named(schedule)
-        unused = {
+        unused: dict[str, Any] = {
             name: None
             for name in ("stages_per_device", "subsequences", "in_flight")
             if name not in target.defaults or name in target.fixed
@@ -73,11 +73,11 @@ class Scenario:
             "in_flight": self.in_flight,
         }
         neutral = {"stages_per_device": 1, "subsequences": 1, "in_flight": None}
-        chosen = {
+        chosen: dict[str, Any] = {
             name: value if value is not None else schedule.fixed.get(name, schedule.defaults.get(name, neutral[name]))
             for name, value in given.items()
         }
-        return PipelineShape(self.devices, self.microbatches, **chosen)  # type: ignore[arg-type]
+        return PipelineShape(self.devices, self.microbatches, **chosen)
 
     def case(self) -> Case:
         """Plan, costs and links. Raises InputError (or ShapeError, FileError) with what would do."""

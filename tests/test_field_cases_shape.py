@@ -126,9 +126,8 @@ def test_o16_microbatches_of_unequal_size() -> None:
 
 
 def test_o16_messages_are_as_unequal_as_the_microbatches() -> None:
-    costs = UnitCosts(
-        Fraction(1), Fraction(1), Fraction(1), transfer=Fraction(1), microbatch_sizes=(Fraction(3), Fraction(3), Fraction(2))
-    )  # fmt: skip
+    sizes = (Fraction(3), Fraction(3), Fraction(2))
+    costs = UnitCosts(Fraction(1), Fraction(1), Fraction(1), transfer=Fraction(1), microbatch_sizes=sizes)
     timeline = unit_timeline(build_plan("gpipe", shape_of(3, 3)), costs)
     sent = (timeline.transfer_end_ns - timeline.transfer_start_ns)[timeline.plan.rows(0)[:3]]
     assert sent.tolist() == [3 * timeline.unit_ns, 3 * timeline.unit_ns, 2 * timeline.unit_ns]
@@ -201,9 +200,7 @@ def test_o38_a_stage_without_a_layer() -> None:
     assert free.as_json()["busy_seconds"][0] == 0
 
 
-@pytest.mark.parametrize(
-    ("p", "m", "expected"), [(8, 16, 69), (8, 32, 117), (8, 64, 213), (8, 512, 1557), (1, 4, 12)]
-)
+@pytest.mark.parametrize(("p", "m", "expected"), [(8, 16, 69), (8, 32, 117), (8, 64, 213), (8, 512, 1557), (1, 4, 12)])
 def test_more_makespans(p: int, m: int, expected: int) -> None:
     assert makespan("1f1b", p, m) == expected
 

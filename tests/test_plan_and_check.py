@@ -41,9 +41,7 @@ def test_opposing_v_placement_mirrors() -> None:
 damage = st.sampled_from(["drop", "double", "swap in", "stage", "microbatch", "subsequence", "weight"])
 
 
-@given(
-    p=st.integers(1, 4), m=st.integers(1, 4), k=st.integers(1, 3), how=damage, data=st.data()
-)
+@given(p=st.integers(1, 4), m=st.integers(1, 4), k=st.integers(1, 3), how=damage, data=st.data())
 @settings(deadline=None, max_examples=120)
 def test_a_damaged_plan_never_passes(p: int, m: int, k: int, how: str, data: st.DataObject) -> None:
     plan = build_plan("seq1f1b", shape_of(p, m, 1, k))

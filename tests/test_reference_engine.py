@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_two_equal_messages_through_one_card_arrive_one_transfer_apart() -> None
     used = [(timeline.transfer_start_ns[r], timeline.transfer_end_ns[r]) for r in range(len(plan))
             if timeline.arrival_ns[r] >= 0 and plan.device[r] in (0, 2)]  # fmt: skip
     used.sort()
-    for (_, end), (start, _) in zip(used, used[1:], strict=False):
+    for (_, end), (start, _) in itertools.pairwise(used):
         assert start >= end
 
 
@@ -62,7 +63,12 @@ def test_scaling_all_costs_scales_the_makespan(
     assert Fraction(one.makespan_ns, one.unit_ns) * factor == Fraction(more.makespan_ns, more.unit_ns)
 
 
-@given(p=st.integers(1, 4), m=st.integers(1, 5), stage=st.integers(0, 3), extra=st.fractions(0, 3, max_denominator=8))
+@given(
+    p=st.integers(1, 4),
+    m=st.integers(1, 5),
+    stage=st.integers(0, 3),
+    extra=st.fractions(0, 3, max_denominator=8),
+)
 @settings(deadline=None, max_examples=60)
 def test_a_dearer_stage_never_shortens_the_step(p: int, m: int, stage: int, extra: Fraction) -> None:
     plan = build_plan("1f1b", shape_of(p, m))

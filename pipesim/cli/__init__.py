@@ -28,7 +28,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def pipesim(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),  # noqa: FBT001, FBT003
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     """Common options; a callback of its own so that --version needs no command."""
     if version:
@@ -71,18 +71,13 @@ def main() -> None:
 def _run(arguments: list[str] | None = None) -> int:
     try:
         result: Any = app(arguments, standalone_mode=False)
-    except (InputError, PlanError) as error:
-        return _say(str(error), _BAD_INPUT)
-    except DependencyMissing as error:
-        return _say(str(error), _BAD_INPUT)
     except PipesimError as error:
-        return _say(str(error), _FAILED)
+        wrong_input = isinstance(error, InputError | PlanError | DependencyMissing)
+        return _say(str(error), _BAD_INPUT if wrong_input else _FAILED)
     except _USAGE_ERROR as error:
         return _say(" ".join(error.format_message().split()), _BAD_INPUT)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", _INTERRUPTED)
-    except BrokenPipeError:
-        return _FAILED
     return result if isinstance(result, int) else 0
 
 

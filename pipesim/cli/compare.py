@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def compare(
     options: dict[str, str | None],
     schedules: Annotated[
-        list[str] | None, typer.Argument(metavar="[SCHEDULE]...", help="Names from `pipesim schedules`. [all]")
+        list[str] | None,
+        typer.Argument(metavar="[SCHEDULE]...", help="Names from `pipesim schedules`. [all]"),
     ] = None,
     as_json: Json = False,
     explain: Explain = False,

@@ -82,7 +82,7 @@ def _text(text: str, where: str) -> str:
 
 
 def _switch(text: str, where: str) -> bool:
-    return one_of("on", "off")(text, where) == "on"
+    return bool(one_of("on", "off")(text, where) == "on")
 
 
 def one_of(*choices: str) -> Parse:
@@ -99,11 +99,14 @@ def one_of(*choices: str) -> Parse:
 OPTIONS: tuple[ScenarioOption, ...] = (
     ScenarioOption("devices", ("--devices", "-p"), "P", "Pipeline devices.", SHAPE, _positive),
     ScenarioOption(
-        "microbatches", ("--microbatches", "-m"), "M", "Micro-batches of a step and replica. [2p]", SHAPE, _positive
+        "microbatches",
+        ("--microbatches", "-m"),
+        "M",
+        "Micro-batches of a step and replica. [2p]",
+        SHAPE,
+        _positive,
     ),
-    ScenarioOption(
-        "stages_per_device", ("--stages-per-device", "-v"), "V", "Stages on each device.", SHAPE, _positive
-    ),
+    ScenarioOption("stages_per_device", ("--stages-per-device", "-v"), "V", "Stages on each device.", SHAPE, _positive),
     ScenarioOption(
         "subsequences", ("--subsequences", "-k"), "K", "Subsequences of each micro-batch.", SHAPE, _positive
     ),
@@ -142,14 +145,10 @@ OPTIONS: tuple[ScenarioOption, ...] = (
         COSTS,
         _exact,
     ),
-    ScenarioOption(
-        "model", ("--model",), "NAME|FILE", "Model preset, or a Hugging Face config.json.", COSTS, _text
-    ),
+    ScenarioOption("model", ("--model",), "NAME|FILE", "Model preset, or a Hugging Face config.json.", COSTS, _text),
     ScenarioOption("cluster", ("--cluster",), "NAME|FILE", "Cluster preset, or a JSON file.", COSTS, _text),
     ScenarioOption("seq_len", ("--seq-len",), "N", "Tokens of a sequence: 65536 or 64k.", COSTS, _count),
-    ScenarioOption(
-        "micro_batch_size", ("--micro-batch-size",), "N", "Sequences of a micro-batch.", COSTS, _positive
-    ),
+    ScenarioOption("micro_batch_size", ("--micro-batch-size",), "N", "Sequences of a micro-batch.", COSTS, _positive),
     ScenarioOption("tp", ("--tp",), "N", "Tensor parallelism: GPUs acting as one device.", COSTS, _positive),
     ScenarioOption("dp", ("--dp",), "N", "Data-parallel replicas.", COSTS, _positive),
     ScenarioOption(
@@ -195,7 +194,12 @@ OPTIONS: tuple[ScenarioOption, ...] = (
     ),
     ScenarioOption("profile", ("--profile",), "FILE", "Measured kernel times (see calibrate).", COSTS, _text),
     ScenarioOption(
-        "engine", ("--engine",), "NAME", "compiled or reference (SimPy).", RUN, one_of("compiled", "reference")
+        "engine",
+        ("--engine",),
+        "NAME",
+        "compiled or reference (SimPy).",
+        RUN,
+        one_of("compiled", "reference"),
     ),
 )
 
@@ -252,9 +256,7 @@ def _refuse_mixed_costs(given: Mapping[str, Any]) -> None:
 def parse_values(texts: Mapping[str, str | None]) -> dict[str, Any]:
     """Option texts to values, by field name. Raises InputError on the first wrong one."""
     known = by_name()
-    return {
-        name: known[name].parse(text, known[name].flags[0]) for name, text in texts.items() if text is not None
-    }
+    return {name: known[name].parse(text, known[name].flags[0]) for name, text in texts.items() if text is not None}
 
 
 def takes_scenario(*, lists: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

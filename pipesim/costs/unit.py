@@ -32,7 +32,8 @@ class UnitCosts:
     latency is a pure delay on each hop; transfer the port time of one micro-batch's boundary tensor (a subsequence
     takes transfer/k). `stage_weights` [stages] scale the ops of single stages, `microbatch_sizes` [m] those of
     single micro-batches. activation_bytes are those of one micro-batch on one device's share, of which
-    weight_activation_bytes stay from I until W. All exact. Raises InputError on negative times or weights of the wrong length.
+    weight_activation_bytes stay from I until W. All exact. Raises InputError on negative times and on weights of
+    the wrong length.
     """
 
     forward: Fraction
@@ -47,7 +48,14 @@ class UnitCosts:
     weight_activation_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("forward", "input_gradient", "weight_gradient", "latency", "transfer", "activation_bytes"):
+        for name in (
+            "forward",
+            "input_gradient",
+            "weight_gradient",
+            "latency",
+            "transfer",
+            "activation_bytes",
+        ):
             if getattr(self, name) < 0:
                 raise InputError(name, str(getattr(self, name)), "must not be negative")
         if not 0 <= self.weight_activation_bytes <= self.activation_bytes:

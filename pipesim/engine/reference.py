@@ -24,6 +24,8 @@ from pipesim.timeline import NOTHING_SENT, Timeline
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from numpy.typing import NDArray
+
     from pipesim.costs.table import CostTable
     from pipesim.dependencies import Producers
     from pipesim.network import Network
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _AFTER_ARRIVALS = 2  # SimPy's own events use priorities 0 and 1
 
 
-class _Completion(simpy.Event):
+class _Completion(simpy.Event):  # type: ignore[misc]  # SimPy's classes are untyped here
     """The end of an op: at equal times, after every arrival, and in order of devices."""
 
     def __init__(self, env: simpy.Environment, delay: int, device: int) -> None:
@@ -51,25 +53,15 @@ class _Machine:
         self.local = _local_inputs(needs, remote := remote_producers(plan, needs))
         self.remote = remote.tolist()
         self.device_of_row = plan.device.tolist()
-        self.receiver = np.full(len(plan), ABSENT)
-        self.receiver[remote[remote != ABSENT]] = np.flatnonzero(remote != ABSENT)
-        self.hold = self._hold(costs)
+        receiver = _receivers(remote)
+        self.receiver: list[int] = receiver.tolist()
+        self.hold = _hold(plan, costs, network, receiver)
         self.arrived: list[simpy.Event | None] = [None] * len(plan)
         self.ports = [simpy.Resource(self.env) for _ in range(1 + _highest_port(network))]
         self.finished = bytearray(len(plan))
         self.start, self.end, self.transfer_start, self.transfer_end, self.arrival = (
             [NOTHING_SENT] * len(plan) for _ in range(5)
         )
-
-    def _hold(self, costs: CostTable) -> list[int]:
-        senders = np.flatnonzero(self.receiver != ABSENT)
-        hold = np.zeros(len(self.plan), dtype=np.int64)
-        device = self.plan.device
-        hold[senders] = self.network.hold_ns(
-            costs.messages(self.plan)[senders], device[senders], device[self.receiver[senders]]
-        )
-        self.receiver = self.receiver.tolist()
-        return hold.tolist()
 
     def run_device(self, device: int) -> Generator[simpy.Event, None, None]:
         """Runs the ops of one device in order, each when its inputs are there."""
@@ -128,14 +120,39 @@ def run(plan: Plan, costs: CostTable, network: Network, needs: Producers) -> Tim
     machine.env.run()
     if not all(machine.finished):
         raise DeadlockError(describe_deadlock(plan, needs, np.array(machine.finished, dtype=bool)))
-    columns = (machine.start, machine.end, machine.transfer_start, machine.transfer_end, machine.arrival)
-    return Timeline(plan, costs, network, *(np.array(c, dtype=np.int64) for c in columns), engine="reference")
+    return Timeline(
+        plan,
+        costs,
+        network,
+        start_ns=np.array(machine.start, dtype=np.int64),
+        end_ns=np.array(machine.end, dtype=np.int64),
+        transfer_start_ns=np.array(machine.transfer_start, dtype=np.int64),
+        transfer_end_ns=np.array(machine.transfer_end, dtype=np.int64),
+        arrival_ns=np.array(machine.arrival, dtype=np.int64),
+        engine="reference",
+    )
 
 
-def _local_inputs(needs: Producers, remote: np.ndarray) -> list[tuple[int, ...]]:
+def _local_inputs(needs: Producers, remote: NDArray[np.int32]) -> list[tuple[int, ...]]:
     stage = np.where(remote == needs.stage, ABSENT, needs.stage)
     triples = zip(needs.own.tolist(), stage.tolist(), needs.sequence.tolist(), strict=True)
     return [tuple(row for row in triple if row != ABSENT) for triple in triples]
+
+
+def _receivers(remote: NDArray[np.int32]) -> NDArray[np.int64]:
+    """int64 [ops]: the row that the message of each row is for, ABSENT where it sends none."""
+    receiver = np.full(len(remote), ABSENT, dtype=np.int64)
+    waiting = np.flatnonzero(remote != ABSENT)
+    receiver[remote[waiting]] = waiting
+    return receiver
+
+
+def _hold(plan: Plan, costs: CostTable, network: Network, receiver: NDArray[np.int64]) -> list[int]:
+    senders = np.flatnonzero(receiver != ABSENT)
+    hold = np.zeros(len(plan), dtype=np.int64)
+    source, destination = plan.device[senders], plan.device[receiver[senders]]
+    hold[senders] = network.hold_ns(costs.messages(plan)[senders], source, destination)
+    return [int(held) for held in hold]
 
 
 def _highest_port(network: Network) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import InputError, ShapeError
 
@@ -47,7 +47,7 @@ class Schedule:
 
     def fit(self, shape: PipelineShape) -> PipelineShape:
         """The nearest shape this schedule takes: fields it does not use at their neutral or fixed value."""
-        changes = {name: value for name, value in _UNUSED.items() if name not in self.defaults}
+        changes: dict[str, Any] = {name: value for name, value in _UNUSED.items() if name not in self.defaults}
         return replace(shape, **(changes | self.fixed))
 
     def plan(self, shape: PipelineShape, **options: object) -> Plan:
