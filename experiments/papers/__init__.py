@@ -1,0 +1,1 @@
+"""One file a published claim: the data printed, our number, and the verdict."""
