@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def whole_file(path: Path) -> Iterator[Path]:
     """A new file beside `path` to write to, with the same ending; it becomes `path` when the block ends well.
 
-    Raises FileError where the folder cannot be written.
+    A link stays a link. Raises FileError where the folder cannot be written, or `path` is no regular file.
     """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise FileError(str(path), "not a regular file", "must be a file that can be replaced")
     try:
-        handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=target.parent)
         os.close(handle)
     except OSError as error:
         raise _unwritable(path, error) from None
@@ -29,18 +32,17 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise _unwritable(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes text (UTF-8, as is) or bytes to a file, replacing it once all is written. Raises FileError."""
-    data = content.encode() if isinstance(content, str) else content
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
+def write_text(path: Path, text: str) -> None:
+    """Writes a text in UTF-8, whole or not at all. Raises FileError where it cannot be written."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(text.encode())
 
 
 def _unwritable(path: Path, error: OSError) -> FileError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.errors import FileError
-from pipesim.files import write_atomically
+from pipesim.files import write_text
 from pipesim.plan import Kind, PipelineShape, Plan
 from pipesim.plan_cells import Cell, read_cells
 from pipesim.plan_map import infer_placement
@@ -39,7 +39,7 @@ def read_plan(path: Path | str) -> Plan:
 def write_plan(plan: Plan, path: Path | str) -> None:
     """Writes a row per device, ops in order; `read_plan` gives the same ops back. Raises FileError."""
     rows = (",".join(plan.label(row) for row in plan.rows(device)) for device in range(plan.shape.devices))
-    write_atomically(Path(path), "\n".join(rows) + "\n")
+    write_text(Path(path), "\n".join(rows) + "\n")
 
 
 def plan_of_cells(path: Path, rows: Sequence[Sequence[Cell]]) -> Plan:
