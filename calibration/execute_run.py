@@ -1,0 +1,70 @@
+"""What a rank does with a plan from first to last: warm-up steps, timed steps, one step for memory; the tasks of a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from calibration.execute_memory import RankMemory, measure_memory
+from calibration.execute_rank import RankStep, StepRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from calibration.execute_workload import Workload
+    from calibration.layer import Stage
+    from calibration.ranks import Rank
+    from pipesim.plan import Plan
+
+WARM_UPS = 2
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to run: warm-up steps (never counted), timed steps, a step for memory, gradients sent back."""
+
+    steps: int = 5
+    warm_ups: int = WARM_UPS
+    memory: bool = True
+    gradients: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RankReport:
+    """What one rank brings home: warm-up and timed steps, its gradients' squared norm by stage, memory, gradients.
+
+    squared_norms and gradients are of the last step, summed over copies; keyed by stage.
+    """
+
+    warm_ups: tuple[StepRecord, ...]
+    steps: tuple[StepRecord, ...]
+    squared_norms: dict[int, float]
+    memory: RankMemory | None
+    gradients: dict[int, dict[str, NDArray[np.float64]]]
+
+
+def run_on_rank(rank: Rank, plan: Plan, workload: Workload, effort: Effort) -> RankReport:
+    """The task of one rank; a rank without a device of the plan takes part in barriers only."""
+    step = RankStep(rank, plan, workload)
+    warm_ups = tuple(step.run() for _ in range(effort.warm_ups))
+    steps = tuple(step.run() for _ in range(effort.steps))
+    norms = {number: _squared_norm(stage) for number, stage in step.stages.items()}
+    gradients = {number: gradients_of(stage) for number, stage in step.stages.items()} if effort.gradients else {}
+    memory = measure_memory(step.run, step.stages.values(), rank.device) if effort.memory else None
+    return RankReport(warm_ups, steps, norms, memory, gradients)
+
+
+def gradients_of(stage: Stage) -> dict[str, Any]:
+    """Gradients by parameter name, float64."""
+    return {name: p.grad.double().cpu().numpy() for name, p in stage.named_parameters() if p.grad is not None}
+
+
+def _squared_norm(stage: Stage) -> float:
+    """Of the parameters this stage counts: a tied head that is a copy of the embedding is counted there."""
+    copy = stage.head is not None and stage.embedding is None and stage.model.tied_embeddings
+    return sum(
+        float(p.grad.double().pow(2).sum())
+        for name, p in stage.named_parameters()
+        if p.grad is not None and not (copy and name == "head.weight")
+    )
