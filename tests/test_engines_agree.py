@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, given, settings
 
 from pipesim.check import check
 from pipesim.costs.unit import UnitCosts, unit_costs
-from pipesim.engine import simulate
+from pipesim.dependencies import producers
+from pipesim.engine import compiled, reference, simulate
 from pipesim.errors import DeadlockError
+from pipesim.memory import memory_of
 from pipesim.network import Network
 from pipesim.plan import Op, PipelineShape, Placement, Plan
 from pipesim.schedules import build_plan
@@ -20,14 +22,17 @@ MANY = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCh
 
 
 def assert_engines_agree(case: Case) -> None:
-    results = []
+    results: list[object] = []
     for engine in ("reference", "compiled"):
         try:
             timeline = simulate(case.plan, case.costs, case.network, engine=engine)
         except DeadlockError as error:
             results.append(str(error))
         else:
-            results.append({name: getattr(timeline, name).tolist() for name in TIMES})
+            memory = memory_of(case.plan, case.costs)
+            curves = [memory.curve(device, timeline) for device in range(case.plan.shape.devices)]
+            times = {name: getattr(timeline, name).tolist() for name in TIMES}
+            results.append((times, [(at.tolist(), held.tolist()) for at, held in curves]))
     assert results[0] == results[1]
 
 
@@ -64,14 +69,29 @@ def test_named_schedules(schedule: str, shape: PipelineShape, latency: str, tran
 def test_a_deadlock_is_told_in_the_same_words() -> None:
     shape = PipelineShape(2, 2)
     orders = [
-        [Op.parse(op) for op in "0F0 0B0 0F1 0B1".split()],
-        [Op.parse(op) for op in "1F0 1F1 1B1 1B0".split()],
+        [Op.parse(op) for op in ("0F0", "0B0", "0F1", "0B1")],
+        [Op.parse(op) for op in ("1F0", "1F1", "1B1", "1B0")],
     ]
     plan = Plan.from_orders("crossed", shape, Placement.looped(shape), orders)
     costs, network = unit_costs(UnitCosts.of(1, 2), shape)
     for engine in ("reference", "compiled"):
         with pytest.raises(DeadlockError, match="device 0 waits at 0B0 for 1B0 of device 1"):
             simulate(plan, costs, network, engine=engine)
+
+
+def test_engines_also_refuse_an_op_that_waits_for_a_later_one_of_its_own_device() -> None:
+    """`simulate` refuses such plans before any engine sees them; an engine called directly must not run them."""
+    shape = PipelineShape(2, 1, subsequences=2)
+    first = [Op.parse(op) for op in ("0F0.0", "0F0.1", "0B0.0", "0B0.1")]
+    second = [Op.parse(op) for op in ("1F0.1", "1F0.0", "1B0.1", "1B0.0")]
+    costs, network = unit_costs(UnitCosts.of(1, 2), shape)
+    plan = Plan.from_orders("backwards", shape, Placement.looped(shape), [first, second])
+    told = []
+    for engine in (reference, compiled):
+        with pytest.raises(DeadlockError, match=r"device 1 waits at 1F0\.1 for 1F0\.0 of itself") as raised:
+            engine.run(plan, costs, network, producers(plan))
+        told.append(str(raised.value))
+    assert told[0] == told[1]
 
 
 def test_messages_that_meet_at_a_shared_port_queue_in_order_of_asking_then_of_device() -> None:

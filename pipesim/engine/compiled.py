@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def run(plan: Plan, costs: CostTable, network: Network, needs: Producers) -> Tim
 
 def _work(plan: Plan, costs: CostTable, network: Network, needs: Producers) -> Work:
     sizes, size_of = np.unique(costs.boundary_bytes, return_inverse=True)
-    devices = np.arange(plan.shape.devices)
+    devices = np.arange(plan.shape.devices, dtype=np.int32)
     hold = network.hold_ns(sizes[:, np.newaxis, np.newaxis], devices[:, np.newaxis], devices[np.newaxis, :])
     offsets, neighbour = _as(plan.offsets, np.int64), _as(needs.stage, np.int32)
     return Work(
@@ -61,7 +61,7 @@ def _work(plan: Plan, costs: CostTable, network: Network, needs: Producers) -> W
     )
 
 
-def _as(array: NDArray[np.generic], dtype: type[np.generic]) -> NDArray[np.generic]:
+def _as(array: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
     """The same numbers in the one layout the kernels are compiled for; copies only what differs from it."""
     return np.require(array, dtype, ["C", "W"])
 
