@@ -1,0 +1,233 @@
+"""Measure a model's parts over a grid and make a profile of it; the same code for CPU and CUDA, knows no plans.
+
+Points are visited in random order in several rounds, so that slow drifts fall on all of them alike, and a fixed matrix
+product is timed in each round. Every visit goes to a journal; a killed run continues from there.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from calibration.assemble import Measured, assemble
+from calibration.bench import Bench, BenchSettings
+from calibration.environment import provenance
+from calibration.grid import Point, grid
+from calibration.journal import Journal
+from calibration.timer import CacheFlush, clock_of, time_spans
+from pipesim.errors import InputError
+from pipesim.profile import write_profile
+from pipesim.profile_records import Grid, Links, MemoryRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pipesim.model import ModelSpec
+    from pipesim.profile import CalibrationProfile
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+# How long one series of a visit should take: shorter ops are repeated more, longer ones at least twice.
+VISIT_SECONDS = 0.12
+REFERENCE_SIZE = {"cpu": 384, "cuda": 4096}
+REFERENCE_REPETITIONS = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One calibration."""
+
+    model: ModelSpec
+    sequence_length: int
+    subsequences: tuple[int, ...]
+    device: str = "cpu"
+    dtype: str = "float32"
+    cuts: tuple[str, ...] = ("even", "flops")
+    tps: tuple[int, ...] = (1,)
+    micro_batch_size: int = 1
+    layers: int = 2
+    rounds: int = 3
+    repetitions: int = 10
+    warm_ups: int = 2
+    seed: int = 0
+    backend: str = "flash"
+    threads: int = 1
+    visit_seconds: float = VISIT_SECONDS
+
+    def points(self) -> list[Point]:
+        """All points of the grid."""
+        return grid(self.model, self.sequence_length, self.subsequences, cuts=self.cuts, tps=self.tps, seed=self.seed)
+
+    def bench(self) -> BenchSettings:
+        """What a bench needs to know."""
+        return BenchSettings(
+            self.model,
+            self.sequence_length,
+            self.micro_batch_size,
+            self.layers,
+            self.device,
+            DTYPES[self.dtype],
+            self.backend,
+            self.seed,
+        )
+
+    def more(self, once: float) -> int:
+        """Repetitions after the first of a visit, which took `once` seconds."""
+        fits = int(self.visit_seconds / once) if once > 0 else self.repetitions
+        return max(self.warm_ups + 2, min(self.warm_ups + self.repetitions, fits)) - 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Told after every visit."""
+
+    done: int
+    total: int
+    seconds_left: float
+
+
+def measure(
+    settings: Settings, out: Path, *, links: Links, report: Callable[[Progress], object] = lambda _: None
+) -> CalibrationProfile:
+    """Run the calibration, or what an interrupted one left of it, and write the profile to `out`.
+
+    Raises InputError when nothing stable is left to fit, FileError on a journal of another run beside `out`.
+    """
+    check_device(settings.device)
+    torch.set_num_threads(settings.threads)
+    journal = Journal(journal_path(out), _fingerprint(settings))
+    try:
+        _Run(settings, journal, report).all_rounds()
+        profile = assemble(_collected(settings, journal.lines, links))
+        write_profile(profile, out)
+    except BaseException:
+        journal.close()
+        raise
+    journal.remove()
+    return profile
+
+
+def journal_path(out: Path) -> Path:
+    """Where the journal of a profile lies."""
+    return out.with_name(out.name + ".partial")
+
+
+def check_device(device: str) -> None:
+    """InputError if this machine has no such device."""
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise InputError("--device", device, "must be cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device", device, "torch sees no CUDA device here", "use --device cpu")
+
+
+def _fingerprint(settings: Settings) -> dict[str, Any]:
+    found = asdict(settings)
+    found["torch"] = str(torch.__version__)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+class _Run:
+    """The rounds of one calibration, whatever of them the journal lacks."""
+
+    def __init__(self, settings: Settings, journal: Journal, report: Callable[[Progress], object]) -> None:
+        self.settings, self.journal, self.report = settings, journal, report
+        self.clock = clock_of(settings.device, settings.threads)
+        self.benches: dict[int, Bench] = {}
+        self.points = settings.points()
+
+    def all_rounds(self) -> None:
+        """Visit every point once a round, in a new order each time."""
+        wanted = [(n, point) for n in range(self.settings.rounds) for point in self._order(n)]
+        seen = {(line["round"], Point(*line["point"])) for line in self.journal.lines if "point" in line}
+        left = [visit for visit in wanted if visit not in seen]
+        began, latest = time.monotonic(), -1
+        for count, (n, point) in enumerate(left, 1):
+            if n != latest:
+                self._reference(n)
+                latest = n
+            self._visit(n, point)
+            pace = (time.monotonic() - began) / count
+            self.report(Progress(len(wanted) - len(left) + count, len(wanted), pace * (len(left) - count)))
+        if latest >= 0:
+            self._reference(latest)
+        if not any("optimizer" in line for line in self.journal.lines):
+            self._optimizer()
+
+    def _order(self, n: int) -> Iterator[Point]:
+        points = list(self.points)
+        random.Random(f"{self.settings.seed} {n}").shuffle(points)
+        # one share's weights at a time: two would not fit beside each other on a GPU
+        return iter(sorted(points, key=lambda point: point.tp))
+
+    def _bench(self, tp: int) -> Bench:
+        if tp not in self.benches:
+            self.benches.clear()
+            self.benches[tp] = Bench(self.settings.bench(), tp, self.clock)
+        return self.benches[tp]
+
+    def _visit(self, n: int, point: Point) -> None:
+        line: dict[str, Any] = {"round": n, "point": list(point)}
+        try:
+            bench = self._bench(point.tp)
+            if n == 0 and not point.held_out:
+                line["sizes"] = bench.sizes(point).model_dump()
+            series = bench.times(point, self.settings.more)
+            line["seconds"] = [times.seconds for times in series]
+            line["host_seconds"] = [times.host_seconds for times in series]
+        except torch.OutOfMemoryError as error:
+            line["skipped"] = str(error).split(". ")[0]
+            torch.cuda.empty_cache()
+        self.journal.add(line)
+
+    def _reference(self, n: int) -> None:
+        """A fixed matrix product, whose times tell whether the machine itself has changed."""
+        s = self.settings
+        size = REFERENCE_SIZE[s.device.partition(":")[0]]
+        a, b = (torch.randn(size, size, dtype=DTYPES[s.dtype], device=s.device) for _ in range(2))
+        times = time_spans(self.clock, CacheFlush(s.device), [("mm", lambda: a @ b)], REFERENCE_REPETITIONS)
+        self.journal.add({"round": n, "reference": times.seconds["mm"]})
+
+    def _optimizer(self) -> None:
+        """AdamW over float32 copies of one stage's layers."""
+        s = self.settings
+        stage = self._bench(min(s.tps)).stage("layer")
+        copies = [torch.nn.Parameter(p.detach().float()) for p in stage.parameters()]
+        for copy in copies:
+            copy.grad = torch.full_like(copy, 1e-3)
+        step = torch.optim.AdamW(copies, fused=True).step
+        times = time_spans(self.clock, CacheFlush(s.device), [("step", step)], s.warm_ups + s.repetitions)
+        count = sum(copy.numel() for copy in copies)
+        self.journal.add({"optimizer": times.seconds["step"], "parameters": count, "name": "AdamW fused float32"})
+
+
+def _collected(settings: Settings, lines: list[dict[str, Any]], links: Links) -> Measured:
+    """Everything the journal holds, by op and point."""
+    s = settings
+    return Measured(
+        provenance=provenance(s.device, DTYPES[s.dtype], s.backend, s.threads),
+        clock=clock_of(s.device, s.threads).name,
+        model=s.model,
+        sequence_length=s.sequence_length,
+        micro_batch_size=s.micro_batch_size,
+        grid=Grid(
+            subsequences=list(s.subsequences),
+            rounds=s.rounds,
+            repetitions=s.repetitions,
+            warm_ups=s.warm_ups,
+            layers=s.layers,
+            seed=s.seed,
+        ),
+        visits=[line for line in lines if "seconds" in line],
+        sizes=[MemoryRow.model_validate(line["sizes"]) for line in lines if "sizes" in line],
+        reference=[line["reference"] for line in lines if "reference" in line],
+        optimizer=next(line for line in lines if "optimizer" in line),
+        skipped=[(Point(*line["point"]), line["skipped"]) for line in lines if "skipped" in line],
+        links=links,
+        # attention at prefix 0 is a triangle on a CPU, a square with a mask behind a prefix
+        prefix_zero_apart=not s.device.startswith("cuda"),
+    )
