@@ -40,7 +40,7 @@ class Schedule:
     published: int
     source: str
     generate: Callable[..., Plan]
-    defaults: dict[str, int | float] = field(default_factory=dict)
+    defaults: dict[str, int | float | None] = field(default_factory=dict)
     fixed: dict[str, int] = field(default_factory=dict)
     options: frozenset[str] = frozenset()
     note: str = ""
