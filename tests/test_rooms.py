@@ -15,7 +15,7 @@ HEAVY = ("torch", "pandas", "matplotlib", "numba", "scipy", "pydantic", "simpy",
 FLOORS = (
     "errors units files json_files",
     "model flops cluster partition presets",
-    "plan network dependencies compiled_cache",
+    "plan network dependencies compiled_cache cluster_network",
     "check costs.table costs.unit profile transfers",
     "costs lower lower_policies deadlock topology",
     "schedules bounds timeline plan_csv",
