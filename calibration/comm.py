@@ -45,7 +45,7 @@ def given_links(device: str) -> Links:
 
 
 def measure_links(backend: str, largest: int) -> Links:
-    """Ping-pong between two processes of this machine. ExecutionError if they cannot talk, InputError if too few GPUs."""
+    """Ping-pong between two processes of this machine. ExecutionError if they do not finish."""
     if backend == "nccl" and torch.cuda.device_count() < 2:
         raise InputError(
             "--links", backend, "needs two GPUs on this machine", "leave --links out: links are then given"

@@ -7,8 +7,6 @@ says which it was.
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +14,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, model_validator
 
 from pipesim.errors import FileError, InputError
+from pipesim.files import write_text
 from pipesim.json_files import read_object, validated
 from pipesim.model import ModelSpec
 from pipesim.profile_records import (
@@ -142,13 +141,7 @@ def write_profile(profile: CalibrationProfile, path: str | Path) -> None:
 
 def write_json(data: dict[str, Any], path: Path) -> None:
     """A JSON file, replaced in one step; ValueError rather than a NaN in it."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        scratch.write_text(_text(data) + "\n", encoding="utf-8")
-        scratch.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            scratch.unlink()
+    write_text(path, _text(data) + "\n")
 
 
 def _text(data: dict[str, Any]) -> str:
