@@ -161,9 +161,7 @@ def _check_weights(layers: int, stages: int, embedding_weight: Number, head_weig
     share = (layers + Fraction(embedding_weight) + Fraction(head_weight)) / stages
     for name, weight in (("embedding weight", embedding_weight), ("head weight", head_weight)):
         if stages > 1 and weight > share:
-            rule = (
-                f"must be at most a stage's fair share of {float(share):g} layers, or it would hold below 0"
-            )
+            rule = f"must be at most a stage's fair share of {float(share):g} layers, or it would hold below 0"
             raise InputError(name, weight, rule, "use fewer stages or a smaller weight")
 
 

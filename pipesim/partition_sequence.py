@@ -75,9 +75,7 @@ def _place(seq_len: int, j: int, subsequences: int, cost: SequenceCost) -> int:
     return bisect_right(range(seq_len + 1), j * whole, key=lambda x: subsequences * cost.between(0, x)) - 1
 
 
-def seq1f1b_sequence(
-    seq_len: int, subsequences: int, cost: SequenceCost, *, multiple_of: int = 1
-) -> tuple[int, ...]:
+def seq1f1b_sequence(seq_len: int, subsequences: int, cost: SequenceCost, *, multiple_of: int = 1) -> tuple[int, ...]:
     """Lengths in tokens as the Seq1F1B authors round them (split_solver.py, thunlp/Seq1F1B).
 
     From the last subsequence backwards: the length that costs a k-th of the whole, cut to an integer and then

@@ -185,9 +185,7 @@ REFUSED: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("data", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_wrong_file_is_one_line_with_file_field_value_and_rule(
-    tmp_path: Path, data: object, message: str
-) -> None:
+def test_a_wrong_file_is_one_line_with_file_field_value_and_rule(tmp_path: Path, data: object, message: str) -> None:
     path = write(tmp_path, data)
     with pytest.raises(FileError) as caught:
         model.load(path)

@@ -107,14 +107,6 @@ def analytic_costs(
     machine = Machine(cluster, options.layout, options.efficiency)
     memory = MemoryModel(model, options.layout, options.recompute, options.kept_logits_chunk, shape.subsequences > 1)
     build = _Table(model, machine, memory, options, layer_partition, sequence_partition, classes)
-    seq_len = sum(sequence_partition)
-    parameters = stage_parameters(layer_partition, gpu_parameters(model, options.layout, seq_len))
-    static = [
-        static_bytes(
-            count, gradient=options.gradient, distributed_optimizer=options.distributed_optimizer, dp=options.dp
-        )
-        for count in parameters
-    ]
     return CostTable(
         duration_ns=build.durations(),
         activation_bytes=build.per_unit(memory.activations),
@@ -123,11 +115,19 @@ def analytic_costs(
         kv_bytes=build.per_microbatch(memory.kv),
         kv_gradient_bytes=build.per_microbatch(memory.kv_gradients),
         boundary_bytes=build.messages(),
-        static_bytes=np.array(static, dtype=np.int64),
+        static_bytes=_static(model, options, layer_partition, sum(sequence_partition)),
         class_of_microbatch=np.array([classes.index(size) for size in sizes], dtype=np.int32),
-        name=f"{model.name} on {cluster.name}, {format_count(seq_len)} tokens, analytic",
+        name=f"{model.name} on {cluster.name}, {format_count(sum(sequence_partition))} tokens, analytic",
         sources=analytic_sources(model, cluster, memory, options, layer_partition, sequence_partition),
     )
+
+
+def _static(model: ModelSpec, options: AnalyticOptions, partition: LayerPartition, seq_len: int) -> NDArray[np.int64]:
+    """[S] bytes of weights, gradients and optimizer state on one GPU."""
+    counts = stage_parameters(partition, gpu_parameters(model, options.layout, seq_len))
+    shared = options.distributed_optimizer
+    held = [static_bytes(n, gradient=options.gradient, distributed_optimizer=shared, dp=options.dp) for n in counts]
+    return np.array(held, dtype=np.int64)
 
 
 @dataclass(frozen=True)
