@@ -27,6 +27,7 @@ class Scenario:
     """One simulation. None means: the schedule's own default (see `pipesim schedules`).
 
     Costs are unit costs where given, else those of `model` on `cluster`, measured where `profile` has them.
+    recompute "auto" is "none" where that fits the GPU's memory, "full" elsewhere.
     """
 
     schedule: str = "1f1b"
@@ -44,12 +45,13 @@ class Scenario:
     micro_batch_size: int = 1
     tp: int = 1
     dp: int = 1
-    partition: str = "even"
+    partition: str = "flops"
     layers: str | None = None
-    recompute: str = "none"
+    recompute: str = "auto"
     sequence_parallel: bool = True
     distributed_optimizer: bool = False
     profile: str | None = None
+    efficiency: str | None = None
     engine: EngineName = "compiled"
 
     def fitted(self, schedule: str) -> Scenario:
@@ -81,6 +83,12 @@ class Scenario:
 
     def case(self) -> Case:
         """Plan, costs and links. Raises InputError (or ShapeError, FileError) with what would do."""
+        if self.unit_costs is not None or self.recompute != "auto":
+            return self._case()
+        light = replace(self, recompute="none")._case()
+        return light if light.fits else replace(self, recompute="full")._case()
+
+    def _case(self) -> Case:
         shape = self.shape()
         costs, network, facts = self._unit_inputs(shape) if self.unit_costs else self._model_inputs(shape)
         plan = schedule_named(self.schedule).plan(
@@ -113,6 +121,17 @@ class Case:
     costs: CostTable
     network: Network
     facts: StepFacts | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device's peak is within the GPU's memory; without a model nothing is known to be short."""
+        from pipesim.memory import memory_of
+
+        limit = self.facts.memory_limit_bytes if self.facts else None
+        if limit is None:
+            return True
+        memory = memory_of(self.plan, self.costs)
+        return int((memory.peaks + memory.static_bytes).max()) <= limit
 
 
 @dataclass(frozen=True, eq=False)

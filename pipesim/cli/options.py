@@ -155,7 +155,7 @@ OPTIONS: tuple[ScenarioOption, ...] = (
         "partition",
         ("--partition",),
         "NAME",
-        "Cut of a sequence: even, flops (equal FLOPs) or authors (Seq1F1B's rounding).",
+        "Cut of a sequence: flops (equal FLOPs), even, or authors (Seq1F1B's rounding). [flops]",
         COSTS,
         one_of("even", "flops", "authors"),
     ),
@@ -172,9 +172,9 @@ OPTIONS: tuple[ScenarioOption, ...] = (
         "recompute",
         ("--recompute",),
         "NAME",
-        "Activations to recompute: none, selective or full.",
+        "Activations to recompute: none, selective, full, or auto: none where it fits. [auto]",
         COSTS,
-        one_of("none", "selective", "full"),
+        one_of("auto", "none", "selective", "full"),
     ),
     ScenarioOption(
         "sequence_parallel",
@@ -192,6 +192,15 @@ OPTIONS: tuple[ScenarioOption, ...] = (
         COSTS,
         _switch,
     ),
+    ScenarioOption(
+        "efficiency",
+        ("--efficiency",),
+        "NAME=X,…",
+        "Constants of the analytic model to replace; --explain lists them.",
+        COSTS,
+        _text,
+        listable=False,
+    ),
     ScenarioOption("profile", ("--profile",), "FILE", "Measured kernel times (see calibrate).", COSTS, _text),
     ScenarioOption(
         "engine",
@@ -205,7 +214,7 @@ OPTIONS: tuple[ScenarioOption, ...] = (
 
 _UNIT_ONLY = ("unit_costs", "latency", "transfer")
 _MODEL_ONLY = ("model", "cluster", "seq_len", "micro_batch_size", "tp", "dp", "partition", "layers", "recompute",
-               "sequence_parallel", "distributed_optimizer", "profile")  # fmt: skip
+               "sequence_parallel", "distributed_optimizer", "profile", "efficiency")  # fmt: skip
 
 
 def by_name() -> dict[str, ScenarioOption]:

@@ -1,0 +1,119 @@
+"""From a scenario with a model and a cluster to what an engine is given: costs, links, and the facts of the step."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from pipesim.cluster_network import cluster_network, rank_order
+from pipesim.costs.analytic import AnalyticOptions, analytic_costs
+from pipesim.costs.efficiency import Efficiency
+from pipesim.errors import InputError
+from pipesim.flops import model_flops
+from pipesim.partition import (
+    LayerPartition,
+    SequenceCost,
+    check_partition,
+    equal_cost_sequence,
+    even_layers,
+    even_sequence,
+    layout_partition,
+    listed_layers,
+    seq1f1b_sequence,
+)
+
+if TYPE_CHECKING:
+    from pipesim.cluster import ClusterSpec
+    from pipesim.costs.table import CostTable
+    from pipesim.metrics import StepFacts
+    from pipesim.model import ModelSpec
+    from pipesim.network import Network
+    from pipesim.plan import PipelineShape
+    from pipesim.scenario import Scenario
+
+
+def model_inputs(
+    scenario: Scenario, model: ModelSpec, cluster: ClusterSpec, shape: PipelineShape
+) -> tuple[CostTable, Network, StepFacts]:
+    """Costs (measured where the scenario's profile has them), the network between devices, and the step's facts.
+
+    Raises InputError on a cut that model, sequence or cluster cannot take.
+    """
+    from pipesim.metrics import StepFacts
+
+    options = analytic_options(scenario)
+    layers = layer_partition(scenario, model, shape)
+    sequence = sequence_partition(scenario, model, shape)
+    if scenario.profile is None:
+        costs = analytic_costs(model, cluster, shape, layers, sequence, options)
+    else:
+        from pipesim.costs.calibrated import calibrated_costs
+        from pipesim.profile import load_profile
+
+        profile = load_profile(scenario.profile)
+        costs = calibrated_costs(profile, model, cluster, shape, layers, sequence, options)
+    if scenario.recompute != "none":
+        costs = replace(costs, name=f"{costs.name}, {scenario.recompute} recompute")
+    network = cluster_network(cluster, rank_order(shape.devices, scenario.tp, scenario.dp), scenario.tp)
+    tokens = shape.microbatches * scenario.micro_batch_size * scenario.seq_len * scenario.dp
+    facts = StepFacts(
+        tokens=tokens,
+        model_flops=model_flops(model, tokens, scenario.seq_len),
+        gpus=shape.devices * scenario.tp * scenario.dp,
+        peak_flops_per_gpu=cluster.peak_flops,
+        memory_limit_bytes=cluster.memory_bytes,
+    )
+    return costs, network, facts
+
+
+def analytic_options(scenario: Scenario) -> AnalyticOptions:
+    """The training options of a scenario."""
+    return AnalyticOptions(
+        micro_batch_size=scenario.micro_batch_size,
+        tp=scenario.tp,
+        dp=scenario.dp,
+        sequence_parallel=scenario.sequence_parallel,
+        recompute=scenario.recompute,  # type: ignore[arg-type]  # checked there, with the choices in the message
+        distributed_optimizer=scenario.distributed_optimizer,
+        efficiency=_efficiency(scenario.efficiency),
+    )
+
+
+def layer_partition(scenario: Scenario, model: ModelSpec, shape: PipelineShape) -> LayerPartition:
+    """Layers of each stage: even, or the scenario's layout string or list of counts."""
+    if scenario.layers is None:
+        return even_layers(model.layers, shape.stages)
+    listed = scenario.layers.replace(",", "").replace(" ", "").isdigit()
+    read = listed_layers(scenario.layers) if listed else layout_partition(scenario.layers, shape.devices)
+    check_partition(read, model.layers, shape.devices, shape.stages_per_device)
+    return read
+
+
+def sequence_partition(scenario: Scenario, model: ModelSpec, shape: PipelineShape) -> tuple[int, ...]:
+    """Tokens of each subsequence, in multiples of tp where sequence parallelism needs them."""
+    length, count = scenario.seq_len, shape.subsequences
+    multiple = scenario.tp if scenario.sequence_parallel else 1
+    if scenario.partition == "even":
+        return even_sequence(length, count, multiple_of=multiple)
+    if scenario.partition == "flops":
+        return equal_cost_sequence(length, count, SequenceCost.of_layer(model), multiple_of=multiple)
+    if scenario.partition == "authors":
+        return seq1f1b_sequence(length, count, SequenceCost.of_seq1f1b(model), multiple_of=scenario.tp)
+    raise InputError("partition", scenario.partition, "no such choice", "one of even, flops, authors")
+
+
+def _efficiency(text: str | None) -> Efficiency:
+    """From `matmul_max=0.7,kernel_seconds=4e-6`; what is not given keeps its default."""
+    if not text:
+        return Efficiency()
+    known = {field.name: field.default for field in fields(Efficiency)}
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if name not in known:
+            raise InputError("--efficiency", part, "no such constant", f"one of {', '.join(known)}")
+        try:
+            given[name] = type(known[name])(value)
+        except ValueError:
+            raise InputError("--efficiency", part, "must be a number", f"write {name}={known[name]}") from None
+    return Efficiency(**given)  # type: ignore[arg-type]

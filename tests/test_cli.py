@@ -1,0 +1,225 @@
+"""The command line: the numbers of the README, one JSON document on stdout, one line for every wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipesim import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Run = "Callable[..., tuple[int, str, str]]"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _mounted() -> None:
+    if not cli.app.registered_commands:
+        cli._mount()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command line in this process: exit status, stdout, stderr."""
+
+    def call(line: str, *more: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli._run([*line.split(), *map(str, more)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def json_of(run: Any, line: str) -> dict[str, Any]:
+    status, out, err = run(f"{line} --json")
+    assert (status, err) == (0, "")
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_1f1b(run: Any, engine: str) -> None:
+    found = json_of(run, f"simulate 1f1b -p 4 -m 8 --unit-costs 1,2 --engine {engine}")
+    assert found["makespan_seconds"] == 33
+    assert found["bubble_fraction"] == 3 / 11
+    assert found["bubble_over_ideal"] == 0.375
+    assert found["leading_forwards"] == [4, 3, 2, 1]
+    assert found["peak_in_flight"] == [4, 3, 2, 1]
+    assert found["engine"] == engine
+
+
+@pytest.mark.parametrize(
+    ("line", "makespan"),
+    [
+        ("1f1b -p 4 -m 8 --latency 0.1", 34.6),
+        ("interleaved -p 4 -m 8 -v 2", 28.5),
+        ("interleaved -p 4 -m 8 -v 2 --latency 0.1", 29.9),
+        ("seq1f1b -p 4 -m 8 -k 2", 28.5),
+        ("seq1f1b -p 4 -m 4 -k 2", 16.5),
+        ("seq1f1b-interleaved -p 4 -m 8 -v 2 -k 2", 26.25),
+        ("1f1b -p 4 -m 2", 15),
+        ("interleaved -p 4 -m 3 -v 2", 15),
+        ("interleaved -p 4 -m 9 -v 2", 31.5),
+        ("interleaved -p 6 -m 3 -v 2", 21),
+        ("seq1f1b-interleaved -p 4 -m 5 -v 2 -k 2", 17.25),
+        ("seq1f1b-interleaved -p 4 -m 2 -v 2 -k 8", 6.5625),
+    ],
+)
+def test_makespans(run: Any, line: str, makespan: float) -> None:
+    assert json_of(run, f"simulate {line} --unit-costs 1,2")["makespan_seconds"] == makespan
+
+
+def test_json_has_the_promised_keys(run: Any) -> None:
+    found = json_of(run, "simulate seq1f1b -p 4 -m 8 -k 4 --model llama3-8b --cluster h100 --seq-len 32k")
+    promised = (
+        "schedule devices microbatches stages_per_device subsequences engine makespan_seconds ideal_seconds "
+        "bubble_fraction bubble_over_ideal busy_seconds span_seconds peak_in_flight peak_activation_bytes "
+        "static_bytes fits leading_forwards tokens_per_second tflops_per_gpu mfu"
+    )
+    assert set(promised.split()) <= set(found)
+
+
+def test_compare_without_options_tells_which_is_fastest(run: Any) -> None:
+    status, out, _ = run("compare")
+    assert status == 0
+    assert "fastest" in out.strip().splitlines()[-1] or "fastest" in " ".join(out.strip().splitlines()[-4:])
+    rows = json_of(run, "compare")["rows"]
+    assert {"gpipe", "1f1b", "interleaved", "seq1f1b", "seq1f1b-interleaved"} <= {row["schedule"] for row in rows}
+    assert all(row["devices"] == 8 for row in rows)
+
+
+def test_compare_takes_a_config_json_and_draws(run: Any, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+                "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
+                "hidden_act": "silu", "tie_word_embeddings": True,
+            }
+        ),
+        encoding="utf-8",
+    )  # fmt: skip
+    picture, trace = tmp_path / "out.png", tmp_path / "out.json"
+    line = f"compare --model {config} --cluster h100 --seq-len 128k -p 8 -m 16 -k 4"
+    status, out, err = run(line, "--gantt", picture, "--trace", trace)
+    assert (status, err) == (0, "")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert "seq1f1b" in out
+
+
+def test_outputs_of_a_single_run(run: Any, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"x.{ending}" for name, ending in
+             {"gantt": "svg", "memory": "png", "trace": "json", "spans": "csv", "plan": "plan.csv"}.items()}  # fmt: skip
+    arguments = [part for name, path in files.items() for part in (f"--{name}", path)]
+    status, _, err = run("simulate seq1f1b -p 4 -m 4 -k 2 --unit-costs 1,2", *arguments)
+    assert (status, err) == (0, "")
+    assert all(path.stat().st_size > 0 for path in files.values())
+    status, out, _ = run("check", files["plan"])
+    assert status == 0
+    assert "legal" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("simulate 1fb -p 4", "SCHEDULE: 1fb: no such schedule; one of"),
+        ("simulate 1f1b -p 0 --unit-costs 1,2", "--devices: 0: must be at least 1"),
+        ("simulate 1f1b -p four --unit-costs 1,2", "--devices: four: must be a whole number"),
+        ("simulate 1f1b -p 4 -m 8 -k 2 --unit-costs 1,2", "--subsequences/-k: 2: 1f1b takes 1 only; leave the option"),
+        ("simulate 1f1b -p 4 -m 8 --unit-costs 1", "--unit-costs: 1: must be two or three numbers; write F,B"),
+        ("simulate 1f1b -p 4 -m 8 --unit-costs 1,-2", "must not be negative"),
+        ("simulate 1f1b -p 4 --latency 1", "--latency: 1: needs --unit-costs"),
+        ("simulate 1f1b -p 4 --unit-costs 1,2 --model llama3-8b", "--model: llama3-8b: does not go with --unit-costs"),
+        ("simulate 1f1b --model llama9", "llama9"),
+        ("simulate 1f1b --cluster z100", "z100"),
+        ("simulate 1f1b --seq-len 64q", "--seq-len: 64q: must be a count; write 65536 or 64k"),
+        ("simulate 1f1b --partition odd", "--partition: odd: no such choice; one of even, flops, authors"),
+        ("simulate 1f1b -p 64", "must be at most layers = 32"),
+        ("simulate 1f1b --engine warp", "--engine: warp: no such choice"),
+        ("simulate 1f1b --unit-costs 1,2 --gantt out.bmp", "--gantt: out.bmp: unknown ending; one of .png"),
+        ("simulate 1f1b --unit-costs 1,2 --gantt nowhere/out.png", "its folder does not exist"),
+        ("simulate", "Missing argument"),
+        ("simulate 1f1b --no-such-option", "No such option"),
+        ("check nowhere.csv", "nowhere.csv"),
+    ],
+)
+def test_wrong_input_is_answered_in_one_line(run: Any, line: str, says: str) -> None:
+    status, out, err = run(line)
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1, err
+    assert says in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "config.json"),
+        ('{"model_type": "llama"}', "hidden_size"),
+        ('{"model_type": "bert"}', "bert"),
+        (
+            '{"model_type": "llama", "hidden_size": -1, "num_hidden_layers": 2, "num_attention_heads": 2,'
+            ' "intermediate_size": 8, "vocab_size": 8}',
+            "-1",
+        ),
+    ],
+)
+def test_wrong_config_json(run: Any, tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content, encoding="utf-8")
+    status, _, err = run("simulate 1f1b --model", path)
+    assert status == 2
+    assert len(err.strip().splitlines()) == 1, err
+    assert "config.json" in err
+    assert says in err
+
+
+@pytest.mark.parametrize("content", ["{", '{"gpu": "x"}', '{"name": "x", "peak_bf16_flops": -3}'])
+def test_wrong_cluster_json(run: Any, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(content, encoding="utf-8")
+    status, _, err = run("simulate 1f1b --cluster", path)
+    assert status == 2
+    assert len(err.strip().splitlines()) == 1, err
+    assert "cluster.json" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("0F0,0B0\n0F0", "0F0"), ("0F0,0X0", "0X0"), ("0F0,0W0", "0W0"), ("", "empty"), ("0F0,0F0,0B0", "0F0")],
+)
+def test_wrong_plan_csv(run: Any, tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "plan.csv"
+    path.write_text(content, encoding="utf-8")
+    status, _, err = run("check", path)
+    assert status == 2
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_help_names_every_command_and_gives_examples(run: Any) -> None:
+    _, out, _ = run("--help")
+    for command in ("simulate", "compare", "sweep", "search", "frontier", "check", "calibrate", "execute", "validate"):
+        assert command in out
+    _, out, _ = run("simulate --help")
+    assert "pipesim simulate 1f1b -p 4 -m 8 --unit-costs 1,2" in " ".join(out.split())
+
+
+def test_the_installed_command_answers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from pipesim.cli import main; main()", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert done.stdout.startswith("pipesim 0.")
