@@ -1,4 +1,12 @@
-"""GPipe: all forwards, then all backwards."""
+"""GPipe: all forwards, then all backwards.
+
+p=4 m=4 F=1 B=2:
+
+    0 F0- F1- F2- F3- .   .   .   .   .   .   .   .   .   B0----- B1----- B2----- B3-----
+    1 .   F0- F1- F2- F3- .   .   .   .   .   .   B0----- B1----- B2----- B3----- .   .
+    2 .   .   F0- F1- F2- F3- .   .   .   B0----- B1----- B2----- B3----- .   .   .   .
+    3 .   .   .   F0- F1- F2- F3- B0----- B1----- B2----- B3----- .   .   .   .   .   .
+"""
 
 from __future__ import annotations
 

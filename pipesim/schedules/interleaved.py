@@ -1,4 +1,14 @@
-"""Interleaved 1F1B: v smaller stages on each device, so that warm-up and cool-down cost 1/v."""
+"""Interleaved 1F1B: v smaller stages on each device, so that warm-up and cool-down cost 1/v.
+
+p=4 m=4 v=2 F=1 B=2:
+
+    0 F0 F1 F2 F3 f0 f1 f2 f3 .  .  .  .  .  .  b0--- .  b1--- .  b2--- .  b3--- B0--- B1--- B2--- B3---
+    1 .  F0 F1 F2 F3 f0 f1 f2 f3 .  .  .  b0--- .  b1--- .  b2--- .  b3--- B0--- B1--- B2--- B3--- .  .
+    2 .  .  F0 F1 F2 F3 f0 f1 f2 .  b0--- f3 b1--- .  b2--- .  b3--- B0--- B1--- B2--- B3--- .  .  .  .
+    3 .  .  .  F0 F1 F2 F3 f0 b0--- f1 b1--- f2 b2--- f3 b3--- B0--- B1--- B2--- B3--- .  .  .  .  .  .
+
+Capital letters are ops of the device's first stage, small ones of its second.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""1F1B: after a short warm-up every device alternates one forward and one backward."""
+"""1F1B: after a short warm-up every device alternates one forward and one backward.
+
+p=4 m=4 F=1 B=2:
+
+    0 F0- F1- F2- F3- .   .   .   .   .   .   B0----- .   B1----- .   B2----- .   B3-----
+    1 .   F0- F1- F2- .   .   .   .   B0----- F3- B1----- .   B2----- .   B3----- .   .
+    2 .   .   F0- F1- .   .   B0----- F2- B1----- F3- B2----- .   B3----- .   .   .   .
+    3 .   .   .   F0- B0----- F1- B1----- F2- B2----- F3- B3----- .   .   .   .   .   .
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Seq1F1B-I: interleaved 1F1B whose unit of work is a subsequence of a micro-batch."""
+"""Seq1F1B-I: interleaved 1F1B whose unit of work is a subsequence of a micro-batch.
+
+p=4 m=2 v=2 k=2 F=1 B=2:
+
+    0 F0 F1 F2 F3 f0 f1 f2 f3 .  .  .  .  .  .  .  b1--- .  b0--- .  b3--- b2--- B1--- B0--- B3--- B2---
+    1 .  F0 F1 F2 F3 f0 f1 f2 f3 .  .  .  .  b1--- .  b0--- .  b3--- b2--- B1--- B0--- B3--- B2--- .  .
+    2 .  .  F0 F1 F2 F3 f0 f1 f2 f3 .  b1--- .  b0--- .  b3--- b2--- B1--- B0--- B3--- B2--- .  .  .  .
+    3 .  .  .  F0 F1 F2 F3 f0 f1 b1--- f2 b0--- f3 b3--- b2--- B1--- B0--- B3--- B2--- .  .  .  .  .  .
+
+Numbers are units (F3: micro-batch 1, subsequence 1), small letters the device's second stage.
+"""
 
 from __future__ import annotations
 
