@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.errors import InputError
 from pipesim.units import NS_PER_S
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_PORT = -1
-_LARGEST_MESSAGE = (2**63 - 1) // NS_PER_S
+_LARGEST_IN_INT64 = (2**63 - 1) // NS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +56,8 @@ class Network:
         self, size_bytes: NDArray[np.int64], source: NDArray[np.int32], destination: NDArray[np.int32]
     ) -> NDArray[np.int64]:
         """int64 [messages]: how long each message keeps its ports, rounded up to a nanosecond."""
-        if len(size_bytes) and int(size_bytes.max()) > _LARGEST_MESSAGE:
-            raise InputError("message", f"{int(size_bytes.max())} bytes", f"must be at most {_LARGEST_MESSAGE}")
         rate = self.bytes_per_second[source, destination]
-        held = -(-(size_bytes * NS_PER_S) // np.maximum(rate, 1))
-        return np.where(rate > 0, held, 0)
+        wide = len(size_bytes) > 0 and int(size_bytes.max()) > _LARGEST_IN_INT64
+        exact = size_bytes.astype(object) if wide else size_bytes
+        held = -(-(exact * NS_PER_S) // np.maximum(rate, 1))
+        return np.where(rate > 0, held, 0).astype(np.int64)

@@ -163,7 +163,8 @@ OPTIONS: tuple[ScenarioOption, ...] = (
         "layers",
         ("--layer-split",),
         "LAYOUT",
-        "Layers of each stage: a Megatron layout 'Et|(tt|)*6,tL'. [even, embedding and head on the ends]",
+        "Layers of each stage: even, balanced (the head counts as layers), 8,8,7,7, or Megatron's 'Et|(tt|)*6,tL'. "
+        "[even]",
         COSTS,
         _text,
         listable=False,

@@ -9,7 +9,7 @@ from pipesim.cluster_network import cluster_network, rank_order
 from pipesim.costs.analytic import AnalyticOptions, analytic_costs
 from pipesim.costs.efficiency import Efficiency
 from pipesim.errors import InputError
-from pipesim.flops import model_flops
+from pipesim.flops import head_in_layers, model_flops
 from pipesim.partition import (
     LayerPartition,
     SequenceCost,
@@ -20,6 +20,7 @@ from pipesim.partition import (
     layout_partition,
     listed_layers,
     seq1f1b_sequence,
+    weighted_layers,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ def model_inputs(
         costs = analytic_costs(model, cluster, shape, layers, sequence, options)
     else:
         from pipesim.costs.calibrated import calibrated_costs
-        from pipesim.profile import load_profile
+        from pipesim.profile import read_profile
 
-        profile = load_profile(scenario.profile)
+        profile = read_profile(scenario.profile)
         costs = calibrated_costs(profile, model, cluster, shape, layers, sequence, options)
     if scenario.recompute != "none":
         costs = replace(costs, name=f"{costs.name}, {scenario.recompute} recompute")
@@ -80,9 +81,11 @@ def analytic_options(scenario: Scenario) -> AnalyticOptions:
 
 
 def layer_partition(scenario: Scenario, model: ModelSpec, shape: PipelineShape) -> LayerPartition:
-    """Layers of each stage: even, or the scenario's layout string or list of counts."""
-    if scenario.layers is None:
+    """Layers of each stage: even, balanced with the head's work, a layout string or a list of counts."""
+    if scenario.layers is None or scenario.layers == "even":
         return even_layers(model.layers, shape.stages)
+    if scenario.layers == "balanced":
+        return weighted_layers(model.layers, shape.stages, head_weight=head_in_layers(model, scenario.seq_len))
     listed = scenario.layers.replace(",", "").replace(" ", "").isdigit()
     read = listed_layers(scenario.layers) if listed else layout_partition(scenario.layers, shape.devices)
     check_partition(read, model.layers, shape.devices, shape.stages_per_device)
@@ -113,7 +116,7 @@ def _efficiency(text: str | None) -> Efficiency:
         if name not in known:
             raise InputError("--efficiency", part, "no such constant", f"one of {', '.join(known)}")
         try:
-            given[name] = type(known[name])(value)
+            given[name] = int(value) if isinstance(known[name], int) else float(value)
         except ValueError:
             raise InputError("--efficiency", part, "must be a number", f"write {name}={known[name]}") from None
     return Efficiency(**given)  # type: ignore[arg-type]
