@@ -12,80 +12,57 @@ channel was made before it by the same device, so a plan without a cycle of depe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from pipesim.dependencies import ABSENT, producers, remote_producers
 from pipesim.errors import PlanError
-from pipesim.plan import Kind
-from pipesim.transfers import transfers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from pipesim.lower import LoweredPlan
 
-    from pipesim.plan import Plan
-
-
-class Way(IntEnum):
-    """Which way through the model a message goes."""
-
-    FORWARD = 0
-    BACKWARD = 1
-
-
-@dataclass(frozen=True, order=True)
-class Channel:
-    """One way from one device to another."""
-
-    source: int
-    destination: int
-    way: Way
-
-    def __str__(self) -> str:
-        return f"{self.source}->{self.destination} {self.way.name.lower()}"
+Wire = tuple[int, int, bool]
+"""Source device, destination device, whether it carries gradients."""
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Every message of a plan: by channel the rows that send, in order; by row its receiver and its sender."""
+    """Every message of a plan: by wire the rows that send, in order; by row its receiver and its sender."""
 
-    messages: dict[Channel, tuple[int, ...]]
+    messages: dict[Wire, tuple[int, ...]]
     receiver: dict[int, int]
     sender: dict[int, int]
 
     @property
-    def channels(self) -> list[Channel]:
+    def wires(self) -> list[Wire]:
         """In the one order in which every rank opens them."""
         return sorted(self.messages)
 
 
-def channel_of(plan: Plan, sender: int, receiver: int) -> Channel:
-    """The channel of the message from one row to another."""
-    way = Way.FORWARD if plan.kind[sender] == Kind.F else Way.BACKWARD
-    return Channel(int(plan.device[sender]), int(plan.device[receiver]), way)
+def shown(wire: Wire) -> str:
+    """As messages name it."""
+    source, destination, backward = wire
+    return f"{'gradients' if backward else 'activations'} {source}->{destination}"
 
 
-def routes_of(plan: Plan) -> Routes:
-    """The channels of a legal plan."""
-    transfers = transfers_of(plan)
-    pairs = sorted(zip(transfers.sender.tolist(), transfers.receiver.tolist(), strict=True))
-    messages: dict[Channel, list[int]] = {}
-    for sender, receiver in pairs:  # rows of one device rise in its order
-        messages.setdefault(channel_of(plan, sender, receiver), []).append(sender)
+def routes_of(lowered: LoweredPlan) -> Routes:
+    """The channels of a lowered plan. Raises PlanError where the two ends of one disagree on the order."""
+    refuse_swapped(lowered)
+    remote = remote_producers(lowered.plan, producers(lowered.plan))
+    pairs = [(int(sender), receiver) for receiver, sender in enumerate(remote.tolist()) if sender != ABSENT]
     return Routes(
-        {channel: tuple(rows) for channel, rows in messages.items()},
+        {(c.source, c.destination, c.backward): c.sent for c in lowered.channels()},
         dict(pairs),
         {receiver: sender for sender, receiver in pairs},
     )
 
 
-def check_order(plan: Plan, sends: Mapping[Channel, Sequence[int]], receives: Mapping[Channel, Sequence[int]]) -> None:
-    """Raises PlanError where the two ends of a channel disagree on the order: without names, the wrong tensor arrives."""
-    for channel in sorted({*sends, *receives}):
-        sent, expected = sends.get(channel, ()), receives.get(channel, ())
-        if len(sent) != len(expected):
-            raise PlanError(f"channel {channel}: {len(sent)} sends, {len(expected)} receives")
-        for place, (row, wanted) in enumerate(zip(sent, expected, strict=True)):
+def refuse_swapped(lowered: LoweredPlan) -> None:
+    """Raises PlanError where the ends of a channel differ in order: without names, the wrong tensor arrives."""
+    label = lowered.plan.label
+    for channel in lowered.channels():
+        where = f"channel of {shown((channel.source, channel.destination, channel.backward))}"
+        if len(channel.sent) != len(channel.received):
+            raise PlanError(f"{where}: {len(channel.sent)} sends, {len(channel.received)} receives")
+        for place, (row, wanted) in enumerate(zip(channel.sent, channel.received, strict=True)):
             if row != wanted:
-                raise PlanError(
-                    f"channel {channel}, message {place}: {plan.label(row)} is sent where {plan.label(wanted)} is received"
-                )
+                raise PlanError(f"{where}, message {place}: {label(row)} is sent where {label(wanted)} is received")

@@ -42,7 +42,9 @@ def boundary_bytes(workload: Workload) -> NDArray[np.int64]:
     return np.outer(distinct, workload.lengths).astype(np.int64) * token_bytes
 
 
-def table(workload: Workload, duration_ns: NDArray[np.int64], name: str, origin: str, **others: NDArray[np.int64]) -> CostTable:
+def table(
+    workload: Workload, duration_ns: NDArray[np.int64], name: str, origin: str, **others: NDArray[np.int64]
+) -> CostTable:
     """A cost table of given durations [5, C, S, k]; bytes that are not among `others` are zero or counted."""
     _, classes, stages, k = duration_ns.shape
     nothing = np.zeros((classes, stages, k), dtype=np.int64)
@@ -70,9 +72,8 @@ def measured_costs(plan: Plan, workload: Workload, moments: NDArray[np.int64], b
     took = moments[:, :, DONE] - moments[:, :, BEGUN]
     duration = np.zeros((len(Kind), len(distinct), plan.shape.stages, plan.shape.subsequences), dtype=np.int64)
     cells: dict[tuple[int, int, int, int], list[int]] = {}
-    columns = zip(plan.kind.tolist(), class_of[plan.microbatch].tolist(), plan.stage.tolist(), plan.subsequence.tolist(),
-                  strict=True)  # fmt: skip
-    for row, cell in enumerate(columns):
+    columns = (plan.kind, class_of[plan.microbatch], plan.stage, plan.subsequence)
+    for row, cell in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         cells.setdefault(cell, []).append(row)
     for cell, rows in cells.items():
         duration[cell] = int(np.median(took[:, rows]))

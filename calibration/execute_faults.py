@@ -12,11 +12,9 @@ import time
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from calibration import launch
 from calibration.launch import Failure
-from calibration.ranks import BOARD_FIELDS, NO_ROW, Board, Phase
+from calibration.ranks import BOARD_FIELDS, NO_ROW, Board, Phase, backend_of
 from pipesim.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -55,6 +53,11 @@ class RankPool:
             self._pipes.append(tasks)
             self._lifelines.append(lifeline)
             self._processes.append(process)
+
+    @property
+    def backend(self) -> str:
+        """Of messages between its ranks."""
+        return backend_of(self.device)
 
     @property
     def pids(self) -> list[int]:

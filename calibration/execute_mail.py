@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from calibration.execute_channels import shown
 from pipesim.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from calibration.execute_channels import Channel, Routes
+    from calibration.execute_channels import Routes, Wire
     from calibration.execute_workload import Workload
     from calibration.ranks import Rank
     from pipesim.plan import Plan
@@ -32,12 +33,11 @@ class Mail:
 
     def __init__(self, rank: Rank, plan: Plan, workload: Workload, routes: Routes, dtype: torch.dtype) -> None:
         self.rank, self.plan, self.workload, self.routes, self.dtype = rank, plan, workload, routes, dtype
-        self.groups = {channel: rank.open_group(channel, (channel.source, channel.destination))
-                       for channel in routes.channels}  # fmt: skip
-        self.channel_of = {row: channel for channel, rows in routes.messages.items() for row in rows}
-        self.incoming = [channel for channel in routes.channels if channel.destination == rank.number]
+        self.groups = {wire: rank.open_group(wire, wire[:2]) for wire in routes.wires}
+        self.wire_of = {row: wire for wire, rows in routes.messages.items() for row in rows}
+        self.incoming = [wire for wire in routes.wires if wire[1] == rank.number]
         self._posted: dict[int, tuple[Tensor, Any]] = {}
-        self._next: dict[Channel, int] = {}
+        self._next: dict[Wire, int] = {}
         self._place = {row: place for rows in routes.messages.values() for place, row in enumerate(rows)}
         self._sends: deque[tuple[Tensor, Any]] = deque()
 
@@ -46,32 +46,33 @@ class Mail:
 
         Channel by channel in one order over all ranks, so it also opens each connection without a deadlock.
         """
-        for channel in self.routes.channels:
-            if channel.source == self.rank.number:
-                self._tell(channel)
-            elif channel.destination == self.rank.number:
-                self._hear(channel)
+        for wire in self.routes.wires:
+            source, destination, _ = wire
+            if source == self.rank.number:
+                self._tell(wire)
+            elif destination == self.rank.number:
+                self._hear(wire)
 
-    def facts(self, channel: Channel) -> Tensor:
+    def facts(self, wire: Wire) -> Tensor:
         """int64 [messages, 5]: row, sequences, tokens, hidden and dtype of each message of a channel, in order."""
-        rows = self.routes.messages[channel]
+        rows = self.routes.messages[wire]
         code = sorted(map(str, _DTYPES)).index(str(self.dtype))
         listed = [(row, *self._shape(row), code) for row in rows]
         return torch.tensor(listed, dtype=torch.int64, device=self.rank.device)
 
-    def _tell(self, channel: Channel) -> None:
-        facts = self.facts(channel)
+    def _tell(self, wire: Wire) -> None:
+        facts = self.facts(wire)
         count = torch.tensor([len(facts)], device=self.rank.device)
         for tensor in (count, facts):
-            distributed.send(tensor, channel.destination, group=self.groups[channel])
+            distributed.send(tensor, wire[1], group=self.groups[wire])
 
-    def _hear(self, channel: Channel) -> None:
-        expected = self.facts(channel).cpu()
+    def _hear(self, wire: Wire) -> None:
+        expected = self.facts(wire).cpu()
         count = torch.zeros(1, dtype=torch.int64, device=self.rank.device)
-        distributed.recv(count, channel.source, group=self.groups[channel])
+        distributed.recv(count, wire[0], group=self.groups[wire])
         heard = torch.zeros(int(count), _FACTS, dtype=torch.int64, device=self.rank.device)
-        distributed.recv(heard, channel.source, group=self.groups[channel])
-        refuse_other_messages(channel, heard.tolist(), expected.tolist(), self.plan.label)
+        distributed.recv(heard, wire[0], group=self.groups[wire])
+        refuse_other_messages(wire, heard.tolist(), expected.tolist(), self.plan.label)
 
     def _shape(self, row: int) -> tuple[int, int, int]:
         return self.workload.message_shape(int(self.plan.microbatch[row]), int(self.plan.subsequence[row]))
@@ -79,33 +80,35 @@ class Mail:
     def post_receives(self) -> None:
         """The first receives of every channel, before a step begins."""
         self._next = dict.fromkeys(self.incoming, 0)
-        for channel in self.incoming:
-            self._post_until(channel, POSTED_AHEAD)
+        for wire in self.incoming:
+            self._post_until(wire, POSTED_AHEAD)
 
-    def _post_until(self, channel: Channel, place: int) -> None:
-        rows = self.routes.messages[channel]
-        while self._next[channel] < min(place, len(rows)):
-            row = rows[self._next[channel]]
+    def _post_until(self, wire: Wire, place: int) -> None:
+        rows = self.routes.messages[wire]
+        while self._next[wire] < min(place, len(rows)):
+            row = rows[self._next[wire]]
             buffer = torch.empty(self._shape(row), dtype=self.dtype, device=self.rank.device)
-            work = distributed.irecv(buffer, channel.source, group=self.groups[channel], tag=row)
+            work = distributed.irecv(buffer, wire[0], group=self.groups[wire], tag=row)
             self._posted[row] = (buffer, work)
-            self._next[channel] += 1
+            self._next[wire] += 1
 
     def take(self, row: int) -> Tensor:
         """Waits for the message that the op of `row` makes."""
-        channel = self.channel_of[row]
-        self._post_until(channel, self._place[row] + 1)
+        self._post_until(self.wire_of[row], self._place[row] + 1)
         buffer, work = self._posted.pop(row)
         work.wait()
-        self._post_until(channel, self._place[row] + 1 + POSTED_AHEAD)
         return buffer
+
+    def post_ahead(self, row: int) -> None:
+        """Posts the receives that follow the message just taken."""
+        self._post_until(self.wire_of[row], self._place[row] + 1 + POSTED_AHEAD)
 
     def send(self, row: int, tensor: Tensor) -> None:
         """Sends what the op of `row` made; returns at once and keeps the tensor until it has left."""
         while self._sends and self._sends[0][1].is_completed():
             self._sends.popleft()
-        channel, tensor = self.channel_of[row], tensor.contiguous()
-        work = distributed.isend(tensor, channel.destination, group=self.groups[channel], tag=row)
+        wire, tensor = self.wire_of[row], tensor.contiguous()
+        work = distributed.isend(tensor, wire[1], group=self.groups[wire], tag=row)
         self._sends.append((tensor, work))
 
     def finish(self) -> None:
@@ -118,19 +121,20 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
 def refuse_other_messages(
-    channel: Channel,
+    wire: Wire,
     heard: Sequence[Sequence[int]],
     expected: Sequence[Sequence[int]],
     label: Callable[[int], str],
 ) -> None:
-    """Raises ExecutionError at the first message (row, sequences, tokens, hidden, dtype) that differs from what is expected."""
+    """Raises ExecutionError at the first message (row, sequences, tokens, hidden, dtype) that is not as expected."""
     for place, (sent, wanted) in enumerate(zip(heard, expected, strict=False)):
         if list(sent) != list(wanted):
             raise ExecutionError(
-                f"channel {channel}, message {place}: {_shown(sent, label)} is sent, {_shown(wanted, label)} is expected"
+                f"channel of {shown(wire)}, message {place}: {_shown(sent, label)} is sent, "
+                f"{_shown(wanted, label)} is expected"
             )
     if len(heard) != len(expected):
-        raise ExecutionError(f"channel {channel}: {len(heard)} messages are sent, {len(expected)} are expected")
+        raise ExecutionError(f"channel of {shown(wire)}: {len(heard)} messages are sent, {len(expected)} are expected")
 
 
 def _shown(facts: Sequence[int], label: Callable[[int], str]) -> str:

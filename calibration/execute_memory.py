@@ -38,9 +38,7 @@ class RankMemory:
 
 def measure_memory(step: Callable[[], object], parts: Iterable[nn.Module], device: torch.device) -> RankMemory:
     """Runs one step, slower than usual on a CPU (torch's profiler lists every allocation); gradients must exist."""
-    static = sum(
-        p.nbytes + (p.grad.nbytes if p.grad is not None else 0) for part in parts for p in part.parameters()
-    )
+    static = sum(p.nbytes + (p.grad.nbytes if p.grad is not None else 0) for part in parts for p in part.parameters())
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

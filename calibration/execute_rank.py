@@ -1,8 +1,8 @@
 """One rank runs its row of a plan: waits, computes, sends, and writes down when; knows no other rank's order.
 
-    ── wait ──┤ready   begun├── compute ──┤done   posted├── next op
-              └───────────── the op in a timeline ──────┘
-                       └── compute alone ─┘
+── wait ──┤ready   begun├── compute ──┤done   posted├── next op
+          └───────────── the op in a timeline ──────┘
+                   └── compute alone ─┘
 """
 
 from __future__ import annotations
@@ -10,10 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from calibration.execute_channels import Routes, routes_of
 from calibration.execute_clock import clock_of, offset_ns
 from calibration.execute_gradients import sum_copies, sum_tied
 from calibration.execute_mail import Mail
@@ -23,9 +19,11 @@ from pipesim.dependencies import ABSENT, producers
 from pipesim.plan import Kind
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from calibration.execute_channels import Routes
     from calibration.execute_workload import Workload
     from calibration.layer import Stage
     from calibration.microbatch import Microbatch
@@ -48,13 +46,12 @@ class StepRecord:
 class RankStep:
     """Everything one rank keeps from step to step: its stages, its channels, what follows what."""
 
-    def __init__(self, rank: Rank, plan: Plan, workload: Workload) -> None:
-        self.rank, self.plan, self.workload = rank, plan, workload
+    def __init__(self, rank: Rank, plan: Plan, routes: Routes, workload: Workload) -> None:
+        self.rank, self.plan, self.routes, self.workload = rank, plan, routes, workload
         self.rows = plan.rows(rank.number) if rank.number < plan.shape.devices else range(0)
-        self.routes: Routes = routes_of(plan)
         self.stages = self._build_stages()
         self.next_to = self._local_consumers()
-        self.mail = Mail(rank, plan, workload, self.routes, DTYPES[workload.dtype])
+        self.mail = Mail(rank, plan, workload, routes, DTYPES[workload.dtype])
         self.mail.agree_on_shapes()
         self.clock = clock_of(rank.device)
         self.offset_ns = offset_ns(rank)
@@ -102,6 +99,8 @@ class RankStep:
             at(Phase.WAITING, row, sender)
             given = self.mail.take(sender)
         ready = mark()
+        if sender is not None:
+            self.mail.post_ahead(sender)
         at(Phase.COMPUTING, row)
         begun = mark()
         made = self._compute(kind, stage, microbatch, subsequence, given)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.execute_channels import routes_of
 from calibration.execute_costs import measured_costs
 from calibration.execute_rank import BEGUN, DONE, POSTED, READY
 from pipesim.network import Network
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from calibration.execute_channels import Routes
     from calibration.execute_memory import RankMemory
     from calibration.execute_run import RankReport
     from calibration.execute_workload import Workload
@@ -30,21 +30,21 @@ class Execution:
     """A plan that was executed.
 
     moments int64 [steps, ops, 4]: ready, begun, done, posted of each op, in ns from the first start of its step.
-    losses: of each step. gradient_norm: of the whole model after the last step; gradients float64 by device and parameter
-    name where they were asked for, so that copies can be compared. summing_ns int64 [steps, devices]: summing copies of gradients after the last op.
+    losses: of each step. gradient_norm: of the whole model after the last step; gradients float64 by device and
+    parameter name where they were asked for, so that copies can be compared.
+    summing_ns int64 [steps, devices]: summing copies of gradients after the last op.
     memory: of each device's rank, in one step more; empty where it was not asked for.
-    host_overhead_ns: time of an op outside its computation, the median over the warm-up steps' ops.
     """
 
     plan: Plan
     workload: Workload
+    routes: Routes
     backend: str
     moments: NDArray[np.int64]
     losses: tuple[float, ...]
     gradient_norm: float
     summing_ns: NDArray[np.int64]
     memory: tuple[RankMemory, ...]
-    host_overhead_ns: int
     gradients: tuple[dict[str, NDArray[np.float64]], ...]
 
     @property
@@ -59,6 +59,18 @@ class Execution:
         return int(order[(len(order) - 1) // 2])
 
     @property
+    def host_overhead_ns(self) -> int:
+        """What an op costs beside its computation: bookkeeping, sending, posting receives; and getting to it from the
+        op before where it waits for no message. Medians over all ops and steps."""
+        outside = (self.moments[:, :, POSTED] - self.moments[:, :, READY]) - (
+            self.moments[:, :, DONE] - self.moments[:, :, BEGUN]
+        )
+        waits = np.isin(np.arange(len(self.plan)), [*self.routes.sender, *self.plan.offsets[:-1].tolist()])
+        at_once = np.flatnonzero(~waits)
+        gaps = self.moments[:, at_once, READY] - self.moments[:, at_once - 1, POSTED]
+        return int(np.median(outside)) + (int(np.median(gaps)) if len(at_once) else 0)
+
+    @property
     def timeline(self) -> Timeline:
         """The step of median makespan."""
         return self.timeline_of(self.median_step)
@@ -66,15 +78,15 @@ class Execution:
     def timeline_of(self, step: int) -> Timeline:
         """One step as a timeline: an op from the end of its wait to its message being posted.
 
-        A message is asked for at that end and has arrived when its receiver stopped waiting for it, which is late where
-        the receiver was busy.
+        A message starts when what it carries is made, a little before its op ends by having posted it, and has arrived
+        when its receiver stopped waiting for it, which is late where the receiver was busy.
         """
         moments = self.moments[step]
         start, end = moments[:, READY], moments[:, POSTED]
         sent, arrival = (np.full(len(self.plan), NOTHING_SENT, dtype=np.int64) for _ in range(2))
-        for sender, receiver in routes_of(self.plan).receiver.items():
+        for sender, receiver in self.routes.receiver.items():
             arrival[sender] = start[receiver]
-            sent[sender] = min(end[sender], start[receiver])
+            sent[sender] = moments[sender, DONE]
         costs = measured_costs(self.plan, self.workload, self.moments, self.backend)
         network = Network.uniform(self.plan.shape.devices)
         return Timeline(
@@ -83,31 +95,25 @@ class Execution:
         )  # fmt: skip
 
 
-def gathered(plan: Plan, workload: Workload, reports: Sequence[RankReport], backend: str) -> Execution:
+def gathered(plan: Plan, workload: Workload, routes: Routes, reports: Sequence[RankReport], backend: str) -> Execution:
     """Joins what the ranks of a plan reported, in order of devices."""
     steps = len(reports[0].steps)
     moments = np.stack([np.concatenate([r.steps[n].moments for r in reports]) for n in range(steps)])
     moments -= moments[:, :, READY].min(axis=1)[:, np.newaxis, np.newaxis]
-    settled = np.concatenate([r.warm_ups[-1].moments for r in reports if r.warm_ups] or [moments[0]])
     stages = {number: norm for r in reports for number, norm in r.squared_norms.items()}
     return Execution(
         plan=plan,
         workload=workload,
+        routes=routes,
         backend=backend,
         moments=moments,
         losses=tuple(math.fsum(r.steps[n].loss for r in reports) for n in range(steps)),
         gradient_norm=math.sqrt(math.fsum(stages.values())),
         summing_ns=np.array([[r.steps[n].summing_ns for r in reports] for n in range(steps)], dtype=np.int64),
         memory=tuple(r.memory for r in reports if r.memory is not None),
-        host_overhead_ns=_overhead(settled),
         gradients=tuple(_of_device(r.gradients) for r in reports),
     )
 
 
 def _of_device(by_stage: dict[int, dict[str, NDArray[np.float64]]]) -> dict[str, NDArray[np.float64]]:
     return {name: gradient for named in by_stage.values() for name, gradient in named.items()}
-
-
-def _overhead(moments: NDArray[np.int64]) -> int:
-    outside = (moments[:, POSTED] - moments[:, READY]) - (moments[:, DONE] - moments[:, BEGUN])
-    return int(np.median(outside))

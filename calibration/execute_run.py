@@ -1,4 +1,4 @@
-"""What a rank does with a plan from first to last: warm-up steps, timed steps, one step for memory; the tasks of a pool."""
+"""What a rank does with a plan from first to last: warm-up steps, timed steps, one step for memory; a pool's task."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from calibration.execute_channels import Routes
     from calibration.execute_workload import Workload
     from calibration.layer import Stage
     from calibration.ranks import Rank
@@ -32,27 +33,27 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class RankReport:
-    """What one rank brings home: warm-up and timed steps, its gradients' squared norm by stage, memory, gradients.
+    """What one rank brings home: its timed steps, its gradients' squared norm by stage, memory, gradients.
 
     squared_norms and gradients are of the last step, summed over copies; keyed by stage.
     """
 
-    warm_ups: tuple[StepRecord, ...]
     steps: tuple[StepRecord, ...]
     squared_norms: dict[int, float]
     memory: RankMemory | None
     gradients: dict[int, dict[str, NDArray[np.float64]]]
 
 
-def run_on_rank(rank: Rank, plan: Plan, workload: Workload, effort: Effort) -> RankReport:
+def run_on_rank(rank: Rank, plan: Plan, routes: Routes, workload: Workload, effort: Effort) -> RankReport:
     """The task of one rank; a rank without a device of the plan takes part in barriers only."""
-    step = RankStep(rank, plan, workload)
-    warm_ups = tuple(step.run() for _ in range(effort.warm_ups))
+    step = RankStep(rank, plan, routes, workload)
+    for _ in range(effort.warm_ups):
+        step.run()
     steps = tuple(step.run() for _ in range(effort.steps))
     norms = {number: _squared_norm(stage) for number, stage in step.stages.items()}
     gradients = {number: gradients_of(stage) for number, stage in step.stages.items()} if effort.gradients else {}
     memory = measure_memory(step.run, step.stages.values(), rank.device) if effort.memory else None
-    return RankReport(warm_ups, steps, norms, memory, gradients)
+    return RankReport(steps, norms, memory, gradients)
 
 
 def gradients_of(stage: Stage) -> dict[str, Any]:

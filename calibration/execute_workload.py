@@ -47,6 +47,11 @@ class Workload:
         if self.model.position == "learned" and self.model.max_positions < self.seq_len:
             rule = f"must be at most the model's {self.model.max_positions} positions"
             raise InputError("--seq-len", self.seq_len, rule)
+        if (self.partition.embedding_stage, self.partition.head_stage) != (0, self.partition.stages - 1):
+            held = f"stages {self.partition.embedding_stage} and {self.partition.head_stage}"
+            raise InputError("--layer-split", held, "embedding and head must be on the first and last stage to be run")
+        if self.partition.mtp_layers_per_stage:
+            raise InputError("--layer-split", "m", "multi-token-prediction layers cannot be run")
 
     @property
     def seq_len(self) -> int:
@@ -112,3 +117,12 @@ class Workload:
         first, start = sum(self.microbatch_sizes[:microbatch]), sum(self.lengths[:subsequence])
         rows = slice(first, first + self.microbatch_sizes[microbatch])
         return of[rows, start : start + self.lengths[subsequence]]
+
+
+def stage_data(stage: Stage, size: int, length: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Random input, gradient of the output and targets of one subsequence, as the stage takes them."""
+    model, kind = stage.model, {"device": stage.device}
+    hidden = torch.randn(size, length, model.hidden, dtype=stage.dtype, **kind)
+    tokens = torch.randint(model.vocab, (size, length), **kind)
+    x = tokens if stage.embedding is not None else hidden
+    return (x, None, tokens) if stage.head is not None else (x, torch.randn_like(hidden), None)

@@ -1,4 +1,4 @@
-"""Starts ranks: on this machine by forkserver with torch preloaded, or as torchrun's environment says; runs nothing itself.
+"""Starts ranks: on this machine by forkserver with torch preloaded, or as torchrun's environment says; runs nothing.
 
 A local rank lives in a loop: it takes (function, arguments) from its pipe, runs function(rank, *arguments) and sends
 the result back. Starting once and feeding many tasks costs milliseconds a task.
@@ -84,7 +84,7 @@ def rank_main(
     board = Board(memory, world)
     try:
         rank = _joined(number, world, device, port, board)
-    except Exception as error:  # noqa: BLE001  (whatever it is, the parent must hear of it)
+    except Exception as error:  # whatever it is, the parent must hear of it
         tasks.send(_failure(board, number, error))
         return
     while True:
@@ -97,13 +97,13 @@ def rank_main(
         answer = _answer(rank, function, arguments)
         tasks.send(answer)
         if isinstance(answer, Failure):
-            threading.Event().wait()  # connections stay open, so that the others do not fail for it; the parent ends all
+            threading.Event().wait()  # its connections stay open, or others would fail too; the parent ends all
 
 
 def _answer(rank: Rank, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     try:
         return function(rank, *arguments)
-    except Exception as error:  # noqa: BLE001  (whatever it is, the parent must hear of it)
+    except Exception as error:  # whatever it is, the parent must hear of it
         return _failure(rank.board, rank.number, error)
 
 
@@ -151,7 +151,7 @@ def rank_of_environment(device: str) -> Rank:
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name not in os.environ:
-            raise InputError(name, "not set", "must be in the environment", "start with torchrun -m calibration.execute")
+            raise InputError(name, "not set", "must be in the environment", "start it with torchrun")
     number, world, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     refuse_missing(device, local + 1)
     place = torch.device(device, local) if device == "cuda" else torch.device(device)

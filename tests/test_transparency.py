@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("torch")
-
 from pipesim.errors import ShapeError
 from pipesim.plan import PipelineShape
 from pipesim.schedules import all_schedules, schedule_named
 from tests.executing import GQA, MHA, agreement_of, workload_of
+
+pytest.importorskip("torch")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,185 @@
+"""Times the ops of a plan on the ranks that will run it: every (kind, size, stage, subsequence), without waits.
+
+All ranks compute at once, round by round, so that they share caches, memory and cores as they do in a step. A round
+runs one micro-batch of each size through each of a rank's stages: F up, then B (or I, then W) down the subsequences.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+from calibration.execute_bytes import StageBytes, bytes_of_stage
+from calibration.execute_clock import clock_of
+from calibration.execute_costs import classes_of, table
+from calibration.execute_workload import stage_data
+from calibration.ranks import Phase
+from pipesim.network import Network
+from pipesim.plan import Kind
+from pipesim.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from calibration.execute_channels import Routes
+    from calibration.execute_faults import RankPool
+    from calibration.execute_workload import Workload
+    from calibration.layer import Stage
+    from calibration.ranks import Rank
+    from pipesim.costs.table import CostTable
+    from pipesim.plan import Plan
+
+WARM_UPS, ROUNDS, PINGS = 2, 7, 12
+
+Cell = tuple[Kind, int, int, int]
+"""Kind, class of micro-batch size, stage, subsequence."""
+
+
+def calibrated_inputs(plan: Plan, routes: Routes, workload: Workload, pool: RankPool) -> tuple[CostTable, Network]:
+    """Costs and links for exactly this plan on these ranks; medians of ROUNDS rounds. Raises ExecutionError."""
+    timed = pool.run(time_on_rank, plan, workload, label=plan.label)
+    samples: dict[Cell, list[int]] = defaultdict(list)
+    for of_rank, _ in timed:
+        for cell, times in of_rank.items():
+            samples[cell] += times
+    sizes = {cell: found for _, of_rank in timed for cell, found in of_rank.items()}
+    distinct, _ = classes_of(workload.microbatch_sizes)
+    shape = (len(Kind), len(distinct), plan.shape.stages, plan.shape.subsequences)
+    duration = np.zeros(shape, dtype=np.int64)
+    for cell, times in samples.items():
+        duration[cell] = round(float(np.median(times)))
+    name = f"{workload.model.name}, {workload.seq_len} tokens, {workload.dtype}, timed on {pool.backend} ranks"
+    costs = table(
+        workload, duration, name, f"median of {ROUNDS} rounds on the same ranks", **_byte_tables(sizes, shape)
+    )
+    probes = _probes(costs)
+    return costs, _network(plan, pool.run(ping_on_rank, routes, probes), probes)
+
+
+def time_on_rank(
+    rank: Rank, plan: Plan, workload: Workload
+) -> tuple[dict[Cell, list[int]], dict[tuple[int, int], StageBytes]]:
+    """The task: nanoseconds of each round of each cell of this rank's stages; bytes by (class, stage)."""
+    stages = {s: workload.stage(s, rank.device) for s, on in _holders(plan) if rank.number in on}
+    splits = bool((plan.kind == Kind.I).any()), bool((plan.kind == Kind.B).any())
+    kinds = [split for split, used in zip((True, False), splits, strict=True) if used]
+    distinct, _ = classes_of(workload.microbatch_sizes)
+    samples: dict[Cell, list[int]] = defaultdict(list)
+    for round_ in range(WARM_UPS + ROUNDS):
+        rank.barrier()
+        for number, stage in stages.items():
+            for c, size in enumerate(distinct):
+                for split in kinds:
+                    rank.at(Phase.PREPARING)
+                    for cell, time in _one_microbatch(stage, workload, number, c, size, split=split):
+                        if round_ >= WARM_UPS and not (cell[0] == Kind.F and split != kinds[0]):
+                            samples[cell].append(time)
+    bytes_ = {
+        (c, number): bytes_of_stage(stage, workload.lengths, size)
+        for number, stage in stages.items()
+        for c, size in enumerate(distinct)
+    }
+    return dict(samples), bytes_
+
+
+def _holders(plan: Plan) -> Iterator[tuple[int, list[int]]]:
+    return enumerate(plan.placement.device_of.T.tolist())
+
+
+def _one_microbatch(
+    stage: Stage, workload: Workload, number: int, c: int, size: int, *, split: bool
+) -> list[tuple[Cell, int]]:
+    """Every op of one micro-batch of one stage, in order, with its nanoseconds."""
+    clock = clock_of(stage.device)
+    microbatch = stage.new_microbatch(size, workload.lengths)
+    data = [stage_data(stage, size, length) for length in workload.lengths]
+    clock.begin()
+    marks, cells = [clock.mark()], []
+
+    def done(kind: Kind, j: int) -> None:
+        marks.append(clock.mark())
+        cells.append((kind, c, number, j))
+
+    for j, (x, _, targets) in enumerate(data):
+        stage.forward(microbatch, j, x, targets)
+        done(Kind.F, j)
+    for j in reversed(range(len(data))):
+        if split:
+            stage.backward_input(microbatch, j, data[j][1])
+            done(Kind.I, j)
+            stage.backward_weight(microbatch, j)
+            done(Kind.W, j)
+        else:
+            stage.backward(microbatch, j, data[j][1])
+            done(Kind.B, j)
+    return list(zip(cells, np.diff(clock.nanoseconds(marks)).tolist(), strict=True))
+
+
+def _byte_tables(sizes: dict[tuple[int, int], StageBytes], shape: tuple[int, ...]) -> dict[str, Any]:
+    per_unit, per_microbatch = shape[1:], shape[1:3]
+    tables = {
+        "activation_bytes": np.zeros(per_unit, dtype=np.int64),
+        "weight_activation_bytes": np.zeros(per_unit, dtype=np.int64),
+        "transient_bytes": np.zeros(shape, dtype=np.int64),
+        "kv_bytes": np.zeros(per_microbatch, dtype=np.int64),
+        "kv_gradient_bytes": np.zeros(per_microbatch, dtype=np.int64),
+    }
+    for (c, number), found in sizes.items():
+        tables["activation_bytes"][c, number] = found.activation
+        tables["weight_activation_bytes"][c, number] = found.weight_activation
+        tables["transient_bytes"][:, c, number] = found.transient
+        tables["kv_bytes"][c, number] = found.kv
+        tables["kv_gradient_bytes"][c, number] = found.kv_gradient
+    return tables
+
+
+def _probes(costs: CostTable) -> tuple[int, int]:
+    """Two message sizes from which a latency and a rate follow."""
+    largest = int(costs.boundary_bytes.max())
+    smallest = int(costs.boundary_bytes.min())
+    return (smallest if smallest < largest else max(1, largest // 4)), largest
+
+
+def ping_on_rank(rank: Rank, routes: Routes, probes: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+    """The task: for each pair of neighbours in turn, half the median round trip of each probe size, in ns."""
+    found = {}
+    for pair in sorted({(min(wire[:2]), max(wire[:2])) for wire in routes.wires}):
+        group = rank.open_group(("ping", *pair), pair)
+        rank.barrier()
+        if rank.number in pair:
+            found[pair] = [_round_trip_ns(rank, pair, group, size) // 2 for size in probes]
+    return found
+
+
+def _round_trip_ns(rank: Rank, pair: tuple[int, int], group: Any, size: int) -> int:
+    first, (other,) = rank.number == pair[0], [n for n in pair if n != rank.number]
+    tensor = torch.zeros(size, dtype=torch.uint8, device=rank.device)
+    clock = clock_of(rank.device)
+    clock.begin()
+    marks = [clock.mark()]
+    for _ in range(PINGS):
+        if first:
+            distributed.send(tensor, other, group=group)
+        distributed.recv(tensor, other, group=group)
+        if not first:
+            distributed.send(tensor, other, group=group)
+        marks.append(clock.mark())
+    return int(np.median(np.diff(clock.nanoseconds(marks))[2:]))
+
+
+def _network(plan: Plan, pings: Sequence[dict[tuple[int, int], list[int]]], probes: Sequence[int]) -> Network:
+    """Latency and rate of each pair that exchanges messages, both ways alike; every device has two ports."""
+    network = Network.uniform(plan.shape.devices)
+    for found in pings:
+        for (a, b), (small_ns, large_ns) in found.items():
+            took = max(1, large_ns - small_ns)
+            rate = max(1, (probes[1] - probes[0]) * NS_PER_S // took)
+            latency = max(0, large_ns - probes[1] * NS_PER_S // rate)
+            for here, there in ((a, b), (b, a)):
+                network.latency_ns[here, there] = latency
+                network.bytes_per_second[here, there] = rate
+    return network

@@ -1,0 +1,59 @@
+"""Predicts a plan's step, then executes it on the same ranks, and compares the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from calibration.compare import Comparison, compare
+from calibration.execute import Effort, execute, prepare
+from calibration.execute_calibrate import calibrated_inputs
+from pipesim.engine import simulate
+from pipesim.lower import lower
+
+if TYPE_CHECKING:
+    from calibration.execute_faults import RankPool
+    from calibration.execute_record import Execution
+    from calibration.execute_workload import Workload
+    from pipesim.costs.table import CostTable
+    from pipesim.network import Network
+    from pipesim.plan import Plan
+    from pipesim.timeline import Timeline
+
+REHEARSAL = Effort(steps=3, warm_ups=2, memory=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """A prediction, the execution it is about, and how far they are apart."""
+
+    predicted: Timeline
+    execution: Execution
+    comparison: Comparison
+
+
+def validate(
+    plan: Plan,
+    workload: Workload,
+    pool: RankPool,
+    effort: Effort | None = None,
+    given: tuple[CostTable, Network] | None = None,
+) -> Validation:
+    """Times every op of the plan alone (or takes `given` costs and links), simulates, then executes and compares.
+
+    The host's overhead per op comes from a rehearsal: other steps than those that are compared. Raises InputError,
+    PlanError or DeadlockError before anything starts, ExecutionError where a rank fails.
+    """
+    routes = prepare(lower(plan), workload)
+    costs, network = given or calibrated_inputs(plan, routes, workload, pool)
+    rehearsal = execute(plan, workload, pool, REHEARSAL)
+    costs = replace(costs, host_overhead_ns=rehearsal.host_overhead_ns)
+    predicted = simulate(plan, costs, network)
+    execution = execute(plan, workload, pool, effort or Effort())
+    return Validation(predicted, execution, compared(predicted, execution))
+
+
+def compared(predicted: Timeline, execution: Execution) -> Comparison:
+    """A prediction against every step of an execution."""
+    steps = [execution.timeline_of(step) for step in range(len(execution.losses))]
+    return compare(predicted, steps, [memory.allocated_bytes for memory in execution.memory])

@@ -1,0 +1,212 @@
+"""A rank that dies, hangs or raises ends the run on all ranks with one line that names it; nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipesim.errors import DeadlockError, ExecutionError, InputError, PlanError
+from pipesim.lower import lower
+from pipesim.plan import Kind, PipelineShape
+from pipesim.schedules import build_plan
+from tests.executing import workload_of
+from tests.simulating import hand_plan
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from calibration.ranks import Rank
+    from pipesim.lower import LoweredPlan
+
+pytestmark = [pytest.mark.torch, pytest.mark.ranks]
+
+CULPRIT = 2
+
+
+def run_broken(rank: Rank, how: str, *arguments: Any) -> Any:
+    """The task of a rank, with one rank that fails at its backward of micro-batch 1."""
+    from calibration.execute_rank import RankStep
+    from calibration.execute_run import run_on_rank
+
+    whole = RankStep._compute
+
+    def broken(step: RankStep, kind: Kind, stage: int, microbatch: int, j: int, given: Any) -> Any:
+        if rank.number == CULPRIT and kind == Kind.B and microbatch == 1:
+            fail(how)
+        return whole(step, kind, stage, microbatch, j, given)
+
+    RankStep._compute = broken  # type: ignore[method-assign]
+    return run_on_rank(rank, *arguments)
+
+
+def fail(how: str) -> None:
+    if how == "raises":
+        raise RuntimeError("out of luck\nand more lines")
+    if how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exits":
+        os._exit(7)
+    if how == "stops":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(3600)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raises", "rank 2 raised RuntimeError at 2B1: out of luck; all 4 ranks ended"),
+        ("dies", "rank 2 was killed by SIGKILL at 2B1; all 4 ranks ended"),
+        ("exits", "rank 2 ended with status 7 at 2B1; all 4 ranks ended"),
+        ("hangs", "no progress for 3 s: rank 2 at 2B1; all 4 ranks ended"),
+        ("stops", "no progress for 3 s: rank 2 at 2B1; all 4 ranks ended"),
+    ],
+)
+def test_a_failing_rank_ends_all_and_is_named_with_its_op(how: str, said: str) -> None:
+    from calibration.execute import Effort, prepare
+    from calibration.execute_faults import RankPool
+
+    plan = build_plan("1f1b", PipelineShape(4, 4))
+    workload = workload_of(plan)
+    routes = prepare(lower(plan), workload)
+    with RankPool(4, timeout_s=3) as pool:
+        pids = pool.pids
+        assert all(map(alive, pids))
+        with pytest.raises(ExecutionError) as caught:
+            pool.run(run_broken, how, plan, routes, workload, Effort(steps=1, memory=False), label=plan.label)
+        assert str(caught.value) == said
+        assert not any(map(alive, pids))
+        with pytest.raises(ExecutionError, match="start new ones"):
+            pool.run(run_broken, how)
+
+
+PARENT = """
+import sys, time
+from calibration.execute_faults import RankPool
+if __name__ == "__main__":
+    pool = RankPool(2)
+    print(*pool.pids, flush=True)
+    time.sleep(3600)
+"""
+
+
+def test_ranks_do_not_outlive_their_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    assert all(map(alive, pids))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    gone_by = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < gone_by:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    from calibration.execute_faults import RankPool
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"--port: {port}: is in use; leave the option out"):
+            RankPool(2, port=port)
+
+
+def test_a_missing_backend_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibration.launch import refuse_missing
+
+    monkeypatch.setattr(torch.distributed, "is_gloo_available", lambda: False)
+    with pytest.raises(InputError, match=r"--device: cpu: this torch .* has no gloo backend"):
+        refuse_missing("cpu", 2)
+    with pytest.raises(InputError, match="--device: tpu: no such device; one of cpu, cuda"):
+        refuse_missing("tpu", 2)
+
+
+def test_more_ranks_than_gpus_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibration.launch import refuse_missing
+
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="--devices: 2: needs a GPU each, 1 here; use fewer, or --one-gpu"):
+        refuse_missing("cuda", 2)
+    refuse_missing("cuda", 1)
+
+
+class NoRanks:
+    """A pool that must not be asked for anything."""
+
+    ranks = 8
+    backend = "none"
+
+    def run(self, *arguments: Any, **named: Any) -> Any:
+        raise AssertionError("ranks were started")
+
+
+def test_a_plan_that_would_deadlock_is_refused_before_anything_starts() -> None:
+    from calibration.execute import execute
+
+    odd = hand_plan(["0F0 0F1 0B0 0B1", "1F1 1B1 1F0 1B0"], 2, 2)  # device 1 takes micro-batch 1 first: that can run
+    crossed = hand_plan(["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"], 2, 2)
+    with pytest.raises(AssertionError, match="ranks were started"):
+        execute(odd, workload_of(odd), NoRanks())  # type: ignore[arg-type]
+    with pytest.raises(DeadlockError, match="device 0 waits at 0B0 for 1B0 of device 1"):
+        execute(crossed, workload_of(crossed), NoRanks())  # type: ignore[arg-type]
+
+
+def swapped(lowered: LoweredPlan, device: int) -> LoweredPlan:
+    """The same steps with the first two receives of a device swapped."""
+    from pipesim.lower_policies import Action
+
+    receives = [step for step in lowered.steps(device) if lowered.action[step] == Action.RECEIVE][:2]
+    row = lowered.row.copy()
+    row[receives] = row[receives[::-1]]
+    return replace(lowered, row=row)
+
+
+def test_two_ends_of_a_channel_that_disagree_on_the_order_are_refused() -> None:
+    from calibration.execute import execute
+
+    plan = build_plan("1f1b", PipelineShape(2, 4))
+    with pytest.raises(PlanError, match="activations 0->1, message 0: 0F0 is sent where 0F1 is received"):
+        execute(swapped(lower(plan), 1), workload_of(plan), NoRanks())  # type: ignore[arg-type]
+
+
+def run_with_other_lengths(rank: Rank, plan: Any, routes: Any, workload: Any, effort: Any) -> Any:
+    from calibration.execute_run import run_on_rank
+
+    mine = replace(workload, lengths=(6, 5)) if rank.number == 0 else workload
+    return run_on_rank(rank, plan, routes, mine, effort)
+
+
+def test_wrong_shapes_between_ranks_are_found_before_the_step() -> None:
+    from calibration.execute import Effort, prepare
+    from calibration.execute_faults import RankPool
+
+    plan = build_plan("seq1f1b", PipelineShape(2, 2, subsequences=2))
+    workload = workload_of(plan, equal=True)
+    routes = prepare(lower(plan), workload)
+    with RankPool(2) as pool, pytest.raises(ExecutionError) as caught:
+        pool.run(run_with_other_lengths, plan, routes, workload, Effort(steps=1), label=plan.label)
+    assert "channel of activations 0->1, message 1: 0F0.1 [1, 5, 16] float64 is sent, " in str(caught.value)
+    assert "0F0.1 [1, 6, 16] float64 is expected" in str(caught.value)
+    assert "rank 1 raised ExecutionError while preparing" in str(caught.value)
