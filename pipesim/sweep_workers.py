@@ -73,7 +73,7 @@ def on_dask(points: Sequence[Point], address: str) -> Iterator[Finished]:
             raise InputError("--dask", address, "the scheduler has no workers", f"start `dask worker {address}`")
         batches = _batches(points, sum(client.ncores().values()))
         batch_of = {client.submit(rows_of, batch, pure=False): batch for batch in batches}
-        for future in as_completed(batch_of):
+        for future in as_completed(batch_of, loop=client.loop):
             if future.status == "finished":
                 yield future.result()
             else:
