@@ -44,6 +44,7 @@ def assemble(measured: Measured) -> CalibrationProfile:
     m = measured
     samples = samples_of(m.visits)
     rows = [time_row(one, m.grid.warm_ups, m.clock == HOST_BOUND_CLOCK) for one in samples]
+    sizes = sorted(m.sizes, key=lambda row: (row.tp, row.part, row.tokens, row.prefix))
     return CalibrationProfile.model_validate(
         {
             "schema_version": SCHEMA_VERSION,
@@ -57,8 +58,8 @@ def assemble(measured: Measured) -> CalibrationProfile:
             "grid": m.grid,
             "samples": samples,
             "times": rows,
-            "memory": m.sizes,
-            "fits": [*fit_times(rows, m.prefix_zero_apart), *fit_sizes(m.sizes)],
+            "memory": sizes,
+            "fits": [*fit_times(rows, m.prefix_zero_apart), *fit_sizes(sizes)],
             "optimizer": _optimizer(m.optimizer, m.grid.warm_ups),
             "links": m.links,
             "stability": stability(m.reference, rows),

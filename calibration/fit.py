@@ -32,6 +32,7 @@ TERMS = {
 }
 # In order of importance: with too few points the last ones are dropped.
 ATTENTION, FIRST, LINEAR, SIZES = "bacd", "bad", "ba", "bae"
+NEGLIGIBLE = 1e-9  # of a value: what rounding leaves of a term that is not there
 BYTES = ("activation", "weight_activation", "transient_f", "transient_b", "transient_i", "transient_w")
 
 
@@ -70,12 +71,15 @@ def fit_times(rows: Sequence[TimeRow], apart: bool) -> list[Fit]:
     fits: list[Fit] = []
     for tp, part, op in sorted({(r.tp, r.part, r.op) for r in rows}):
         ours = [r for r in rows if (r.tp, r.part, r.op) == (tp, part, op)]
-        points = [Point(r.tokens, r.prefix, r.seconds, r.held_out) for r in ours if r.stable]
-        if not any(not p.held_out for p in points):
+        good = [r for r in ours if r.stable]
+        stable = len({r.tokens for r in good if not r.held_out}) >= 2
+        if not stable:  # a layer's times decide everything; the ends may rest on unstable ones, if they say so
             _refuse_layer(ours, part, op)
-            continue
+            good = ours
+        points = [Point(r.tokens, r.prefix, r.seconds, r.held_out) for r in good]
         attention = part == "layer" and op != "W"
-        fits += _fits(tp, part, op, points, ATTENTION if attention else LINEAR, apart and attention)
+        terms = ATTENTION if attention else LINEAR
+        fits += _fits(tp, part, op, points, terms, apart=apart and attention, stable=stable)
     return fits
 
 
@@ -83,7 +87,7 @@ def _refuse_layer(rows: Sequence[TimeRow], part: str, op: str) -> None:
     if part != "layer" or op not in "FB":
         return
     worst = max(r.p90_seconds / r.seconds for r in rows)
-    rule = f"none of its {len(rows)} points is stable (worst spread {worst:.2f}), so nothing is left to fit"
+    rule = f"fewer than 2 sizes of its {len(rows)} points are stable (worst spread {worst:.2f}): nothing left to fit"
     raise InputError("calibration", f"layer {op}", rule, "quiet the machine and calibrate again")
 
 
@@ -94,11 +98,13 @@ def fit_sizes(rows: Sequence[MemoryRow]) -> list[Fit]:
         ours = [r for r in rows if (r.tp, r.part) == (tp, part)]
         for quantity in BYTES:
             points = [Point(r.tokens, r.prefix, float(getattr(r, quantity))) for r in ours]
-            fits += _fits(tp, part, quantity, points, SIZES if quantity.startswith("t") else LINEAR, False)
+            fits += _fits(tp, part, quantity, points, SIZES if quantity.startswith("t") else LINEAR)
     return fits
 
 
-def _fits(tp: int, part: str, quantity: str, points: list[Point], terms: str, apart: bool) -> list[Fit]:
+def _fits(
+    tp: int, part: str, quantity: str, points: list[Point], terms: str, *, apart: bool = False, stable: bool = True
+) -> list[Fit]:
     groups = {"any prefix": points}
     if apart and any(p.prefix and not p.held_out for p in points):
         groups = {
@@ -106,13 +112,13 @@ def _fits(tp: int, part: str, quantity: str, points: list[Point], terms: str, ap
             "prefix above 0": [p for p in points if p.prefix],
         }
     return [
-        _fit(tp, part, quantity, where, group, FIRST if where == "prefix 0" else terms)
+        _fit(tp, part, quantity, where, group, FIRST if where == "prefix 0" else terms, stable)
         for where, group in groups.items()
         if any(not p.held_out for p in group)
     ]
 
 
-def _fit(tp: int, part: str, quantity: str, where: str, points: list[Point], terms: str) -> Fit:
+def _fit(tp: int, part: str, quantity: str, where: str, points: list[Point], terms: str, stable: bool) -> Fit:
     used = [p for p in points if not p.held_out]
     found = relative_fit(used, terms[: len(used)])
     inside, outside = _errors(found, used), _errors(found, [p for p in points if p.held_out])
@@ -125,6 +131,7 @@ def _fit(tp: int, part: str, quantity: str, where: str, points: list[Point], ter
             "where": where,
             **{name: found.get(name, 0.0) for name in TERMS},
             "points": len(used),
+            "stable": stable,
             "tokens_range": (min(tokens), max(tokens)),
             "prefix_range": (min(prefixes), max(prefixes)),
             "rms": rms(inside),
@@ -137,13 +144,16 @@ def _fit(tp: int, part: str, quantity: str, where: str, points: list[Point], ter
 
 
 def relative_fit(points: Sequence[Point], terms: str) -> dict[str, float]:
-    """Non-negative coefficients by term that make Σ (fitted/value - 1)² least; sizes of 0 count as 1 byte."""
+    """Non-negative coefficients by term that make Σ (fitted/value - 1)² least; values of 0 count as 1."""
     from scipy.optimize import nnls
 
     columns = _columns(points, terms) / _values(points)[:, np.newaxis]
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1.0
+    if not any(p.value for p in points):
+        return dict.fromkeys(terms, 0.0)
     solution, _ = nnls(columns / scale, np.ones(len(points)))
+    solution[solution < NEGLIGIBLE] = 0.0
     return dict(zip(terms, (solution / scale).tolist(), strict=True))
 
 
@@ -154,8 +164,7 @@ def _columns(points: Sequence[Point], terms: str) -> NDArray[np.float64]:
 
 
 def _values(points: Sequence[Point]) -> NDArray[np.float64]:
-    smallest = min((p.value for p in points if p.value > 0), default=1.0)
-    return np.array([p.value if p.value > 0 else min(smallest, 1.0) for p in points])
+    return np.array([p.value or 1.0 for p in points])
 
 
 def _errors(found: dict[str, float], points: Sequence[Point]) -> list[float]:
@@ -163,7 +172,8 @@ def _errors(found: dict[str, float], points: Sequence[Point]) -> list[float]:
         return []
     terms = "".join(found)
     fitted = _columns(points, terms) @ np.array([found[name] for name in terms])
-    return [float(e) for e in fitted / _values(points) - 1.0]
+    wanted = np.array([p.value for p in points])
+    return [float(e) for e in (fitted - wanted) / _values(points)]
 
 
 def rms(errors: Sequence[float]) -> float:

@@ -6,6 +6,7 @@ product is timed in each round. Every visit goes to a journal; a killed run cont
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from dataclasses import asdict, dataclass
@@ -99,6 +100,7 @@ def measure(
     """
     check_device(settings.device)
     torch.set_num_threads(settings.threads)
+    gc.freeze()  # what is loaded now stays: collecting between visits looks at a visit's own objects only
     journal = Journal(journal_path(out), _fingerprint(settings))
     try:
         _Run(settings, journal, report).all_rounds()
@@ -172,6 +174,7 @@ class _Run:
 
     def _visit(self, n: int, point: Point) -> None:
         line: dict[str, Any] = {"round": n, "point": list(point)}
+        gc.collect()
         try:
             bench = self._bench(point.tp)
             if n == 0 and not point.held_out:

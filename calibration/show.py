@@ -98,6 +98,7 @@ def _times(profile: CalibrationProfile) -> list[str]:
 def _fit_table(profile: CalibrationProfile) -> list[str]:
     rows = []
     for f in profile.fits:
+        unstable = "" if f.stable else ", unstable points"
         outside = "" if f.held_out_rms is None else f"{f.held_out_rms:.1%} ({f.held_out_points})"
         formula = " + ".join(
             f"{value:.3g}{name}"
@@ -105,7 +106,17 @@ def _fit_table(profile: CalibrationProfile) -> list[str]:
             if value
         )
         rows.append(
-            [str(f.tp), f.part, f.quantity, f.where, str(f.points), f"{f.rms:.1%}", f"{f.worst:.1%}", outside, formula]
+            [
+                str(f.tp),
+                f.part,
+                f.quantity,
+                f.where + unstable,
+                str(f.points),
+                f"{f.rms:.1%}",
+                f"{f.worst:.1%}",
+                outside,
+                formula,
+            ]
         )
     head = ["tp", "part", "of", "where", "points", "rms", "worst", "held out rms", "fit (s tokens after c)"]
     return _aligned(head, rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +75,7 @@ class CalibrationProfile(Record):
             raise ValueError("must hold at least one time of a layer's F in `times`")
         return self
 
-    @property
+    @cached_property
     def tensor_parallel(self) -> tuple[int, ...]:
         """Tensor-parallel sizes whose share was measured."""
         return tuple(sorted({row.tp for row in self.times}))
@@ -87,19 +88,24 @@ class CalibrationProfile(Record):
                 rule = f"is of {self.model.name} with {field.name} = {measured}, {model.name} has {wanted}"
                 raise InputError("--profile", where, rule, f"calibrate with --model {model.name}")
 
+    @cached_property
+    def _times(self) -> dict[tuple[int, str, str, int, int], TimeRow]:
+        return {(r.tp, r.part, r.op, r.tokens, r.prefix): r for r in self.times}
+
+    @cached_property
+    def _sizes(self) -> dict[tuple[int, str, int, int], MemoryRow]:
+        return {(r.tp, r.part, r.tokens, r.prefix): r for r in self.memory}
+
     def seconds(self, tp: int, part: Part, op: OpName, tokens: int, prefix: int) -> Estimate | None:
         """Seconds of one op (per layer); None if neither table nor fit knows it."""
-        row = next((r for r in self.times if _at(r, tp, part, tokens, prefix) and r.op == op), None)
-        if row is not None and row.stable:
-            return Estimate(value=row.seconds, origin="measured")
-        fitted = self._fitted(tp, part, op, tokens, prefix)
-        if fitted is None and row is not None:
-            return Estimate(value=row.seconds, origin="measured, unstable")
-        return fitted
+        row = self._times.get((tp, part, op, tokens, prefix))
+        if row is not None:
+            return Estimate(value=row.seconds, origin="measured" if row.stable else "measured, unstable")
+        return self._fitted(tp, part, op, tokens, prefix)
 
     def size(self, tp: int, part: Part, quantity: str, tokens: int, prefix: int) -> Estimate | None:
         """Bytes (per layer) of a field of MemoryRow; None if neither table nor fit knows it."""
-        row = next((r for r in self.memory if _at(r, tp, part, tokens, prefix)), None)
+        row = self._sizes.get((tp, part, tokens, prefix))
         if row is not None:
             return Estimate(value=getattr(row, quantity), origin="measured")
         return self._fitted(tp, part, quantity, tokens, prefix)
@@ -107,18 +113,24 @@ class CalibrationProfile(Record):
     def _fitted(self, tp: int, part: Part, quantity: str, tokens: int, prefix: int) -> Estimate | None:
         for fit in self.fits:
             if (fit.tp, fit.part, fit.quantity) == (tp, part, quantity) and fit.covers(prefix):
+                which = "fit" if fit.stable else "fit of unstable points"
                 outside = "" if fit.inside(tokens, prefix) else ", extrapolated"
-                return Estimate(value=fit.value(tokens, prefix), origin=f"fit of measured points{outside}")
+                return Estimate(value=fit.value(tokens, prefix), origin=which + outside)
         return None
-
-
-def _at(row: TimeRow | MemoryRow, tp: int, part: str, tokens: int, prefix: int) -> bool:
-    return (row.tp, row.part, row.tokens, row.prefix) == (tp, part, tokens, prefix)
 
 
 def read_profile(path: str | Path) -> CalibrationProfile:
     """A profile from its file; FileError in one line on an unknown version, a missing field, a bad number."""
-    path = Path(path)
+    try:
+        state = Path(path).stat()
+    except OSError:
+        return _read(Path(path), 0, 0)  # which says what is wrong
+    return _read(Path(path), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _modified: int, _size: int) -> CalibrationProfile:
+    """Once for each state of the file: a sweep asks for the same profile thousands of times."""
     data = read_object(path)
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:

@@ -112,6 +112,7 @@ class Fit(Record):
     d: NonNegative
     e: NonNegative
     points: Positive
+    stable: bool
     tokens_range: Annotated[tuple[Positive, Positive], Field(strict=False)]
     prefix_range: Annotated[tuple[Natural, Natural], Field(strict=False)]
     rms: Finite
