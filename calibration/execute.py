@@ -10,6 +10,7 @@ Across nodes: `torchrun --nnodes N --nproc-per-node G -m calibration.execute SCH
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from calibration.execute_channels import Routes, routes_of
@@ -51,3 +52,9 @@ def execute(plan: Plan | LoweredPlan, workload: Workload, pool: RankPool, effort
         raise InputError("ranks", pool.ranks, f"must be at least the plan's {plan.shape.devices} devices")
     reports = pool.run(run_on_rank, plan, routes, workload, effort, label=plan.label)
     return gathered(plan, workload, routes, reports[: plan.shape.devices], f"{pool.backend} ranks")
+
+
+if __name__ == "__main__":
+    from calibration.execute_torchrun import main
+
+    sys.exit(main())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from calibration.attention import KeyValues, causal_mask
+from calibration.execute_costs import classes_of
 from calibration.execute_workload import stage_data
 from calibration.memory import byte_meter, saved_storages, storages
 from pipesim.plan import Kind
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from calibration.execute_workload import Workload
     from calibration.layer import Stage
     from calibration.memory import CudaBytes, LiveBytes
     from calibration.microbatch import Microbatch
@@ -50,6 +52,34 @@ def bytes_of_stage(stage: Stage, lengths: Sequence[int], size: int) -> StageByte
         found.activation[0] += kv
         return found
     return StageBytes(found.activation, found.weight_activation, found.transient, kv, kv_gradient)
+
+
+def sizes_of_stages(workload: Workload, stages: dict[int, Stage]) -> dict[tuple[int, int], StageBytes]:
+    """By class of micro-batch size and stage."""
+    return {
+        (c, number): bytes_of_stage(stage, workload.lengths, size)
+        for c, size in enumerate(classes_of(workload.microbatch_sizes)[0])
+        for number, stage in stages.items()
+    }
+
+
+def byte_tables(sizes: dict[tuple[int, int], StageBytes], shape: tuple[int, ...]) -> dict[str, Any]:
+    """The byte columns of a cost table [5, C, S, k] from the bytes by (class, stage)."""
+    per_unit, per_microbatch = shape[1:], shape[1:3]
+    tables = {
+        "activation_bytes": np.zeros(per_unit, dtype=np.int64),
+        "weight_activation_bytes": np.zeros(per_unit, dtype=np.int64),
+        "transient_bytes": np.zeros(shape, dtype=np.int64),
+        "kv_bytes": np.zeros(per_microbatch, dtype=np.int64),
+        "kv_gradient_bytes": np.zeros(per_microbatch, dtype=np.int64),
+    }
+    for (c, number), found in sizes.items():
+        tables["activation_bytes"][c, number] = found.activation
+        tables["weight_activation_bytes"][c, number] = found.weight_activation
+        tables["transient_bytes"][:, c, number] = found.transient
+        tables["kv_bytes"][c, number] = found.kv
+        tables["kv_gradient_bytes"][c, number] = found.kv_gradient
+    return tables
 
 
 def _kv_bytes(stage: Stage, lengths: Sequence[int], size: int) -> tuple[int, int]:

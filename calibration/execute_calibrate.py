@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import distributed
 
-from calibration.execute_bytes import StageBytes, bytes_of_stage
+from calibration.execute_bytes import StageBytes, byte_tables, sizes_of_stages
 from calibration.execute_clock import clock_of
-from calibration.execute_costs import classes_of, table
+from calibration.execute_costs import classes_of, table, table_shape
 from calibration.execute_workload import stage_data
 from calibration.ranks import Phase
 from pipesim.network import Network
@@ -23,7 +23,9 @@ from pipesim.plan import Kind
 from pipesim.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from calibration.execute_channels import Routes
     from calibration.execute_faults import RankPool
@@ -39,25 +41,39 @@ Cell = tuple[Kind, int, int, int]
 """Kind, class of micro-batch size, stage, subsequence."""
 
 
-def calibrated_inputs(plan: Plan, routes: Routes, workload: Workload, pool: RankPool) -> tuple[CostTable, Network]:
-    """Costs and links for exactly this plan on these ranks; medians of ROUNDS rounds. Raises ExecutionError."""
+def calibrated_costs(plan: Plan, workload: Workload, pool: RankPool) -> CostTable:
+    """Costs for exactly this plan on these ranks: medians of ROUNDS rounds. Raises ExecutionError."""
     timed = pool.run(time_on_rank, plan, workload, label=plan.label)
     samples: dict[Cell, list[int]] = defaultdict(list)
     for of_rank, _ in timed:
         for cell, times in of_rank.items():
             samples[cell] += times
     sizes = {cell: found for _, of_rank in timed for cell, found in of_rank.items()}
-    distinct, _ = classes_of(workload.microbatch_sizes)
-    shape = (len(Kind), len(distinct), plan.shape.stages, plan.shape.subsequences)
-    duration = np.zeros(shape, dtype=np.int64)
-    for cell, times in samples.items():
-        duration[cell] = round(float(np.median(times)))
+    shape = table_shape(plan, workload)
+    duration = medians(samples, shape)
     name = f"{workload.model.name}, {workload.seq_len} tokens, {workload.dtype}, timed on {pool.backend} ranks"
-    costs = table(
-        workload, duration, name, f"median of {ROUNDS} rounds on the same ranks", **_byte_tables(sizes, shape)
-    )
+    origin = f"median of {ROUNDS} rounds on the same ranks"
+    return table(workload, duration, name, origin, **byte_tables(sizes, shape))
+
+
+def measured_network(plan: Plan, routes: Routes, costs: CostTable, pool: RankPool) -> Network:
+    """Latency and rate of each pair of ranks that exchanges messages, both ways alike; every device has two ports."""
     probes = _probes(costs)
-    return costs, _network(plan, pool.run(ping_on_rank, routes, probes), probes)
+    network = Network.uniform(plan.shape.devices)
+    for found in pool.run(ping_on_rank, routes, probes, label=plan.label):
+        for (a, b), times in found.items():
+            for here, there in ((a, b), (b, a)):
+                network.latency_ns[here, there], network.bytes_per_second[here, there] = _line(probes, times)
+    return network
+
+
+def _line(probes: Sequence[int], times_ns: Sequence[int]) -> tuple[int, int]:
+    """Latency in ns and bytes per second through two points; no rate where more bytes took no more time."""
+    (small, large), (small_ns, large_ns) = probes, times_ns
+    if large_ns <= small_ns:
+        return max(times_ns), 0
+    rate = (large - small) * NS_PER_S // (large_ns - small_ns)
+    return max(0, large_ns - large * NS_PER_S // max(rate, 1)), max(rate, 1)
 
 
 def time_on_rank(
@@ -65,25 +81,38 @@ def time_on_rank(
 ) -> tuple[dict[Cell, list[int]], dict[tuple[int, int], StageBytes]]:
     """The task: nanoseconds of each round of each cell of this rank's stages; bytes by (class, stage)."""
     stages = {s: workload.stage(s, rank.device) for s, on in _holders(plan) if rank.number in on}
-    splits = bool((plan.kind == Kind.I).any()), bool((plan.kind == Kind.B).any())
-    kinds = [split for split, used in zip((True, False), splits, strict=True) if used]
+
+    def together() -> None:
+        rank.barrier()
+        rank.at(Phase.PREPARING)
+
+    return time_stages(plan, workload, stages, together), sizes_of_stages(workload, stages)
+
+
+def time_stages(
+    plan: Plan, workload: Workload, stages: dict[int, Stage], before_round: Callable[[], None] = lambda: None
+) -> dict[Cell, list[int]]:
+    """Nanoseconds of each round of each cell of some stages, the kinds of backward that the plan has."""
+    splits = [split for split, kind in ((True, Kind.I), (False, Kind.B)) if (plan.kind == kind).any()]
     distinct, _ = classes_of(workload.microbatch_sizes)
     samples: dict[Cell, list[int]] = defaultdict(list)
-    for round_ in range(WARM_UPS + ROUNDS):
-        rank.barrier()
+    for n in range(WARM_UPS + ROUNDS):
+        before_round()
         for number, stage in stages.items():
             for c, size in enumerate(distinct):
-                for split in kinds:
-                    rank.at(Phase.PREPARING)
+                for split in splits:
                     for cell, time in _one_microbatch(stage, workload, number, c, size, split=split):
-                        if round_ >= WARM_UPS and not (cell[0] == Kind.F and split != kinds[0]):
+                        if n >= WARM_UPS:
                             samples[cell].append(time)
-    bytes_ = {
-        (c, number): bytes_of_stage(stage, workload.lengths, size)
-        for number, stage in stages.items()
-        for c, size in enumerate(distinct)
-    }
-    return dict(samples), bytes_
+    return dict(samples)
+
+
+def medians(samples: dict[Cell, list[int]], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """int64 [5, C, S, k]: the median of each cell, 0 where nothing was timed."""
+    duration = np.zeros(shape, dtype=np.int64)
+    for cell, times in samples.items():
+        duration[cell] = round(float(np.median(times)))
+    return duration
 
 
 def _holders(plan: Plan) -> Iterator[tuple[int, list[int]]]:
@@ -119,24 +148,6 @@ def _one_microbatch(
     return list(zip(cells, np.diff(clock.nanoseconds(marks)).tolist(), strict=True))
 
 
-def _byte_tables(sizes: dict[tuple[int, int], StageBytes], shape: tuple[int, ...]) -> dict[str, Any]:
-    per_unit, per_microbatch = shape[1:], shape[1:3]
-    tables = {
-        "activation_bytes": np.zeros(per_unit, dtype=np.int64),
-        "weight_activation_bytes": np.zeros(per_unit, dtype=np.int64),
-        "transient_bytes": np.zeros(shape, dtype=np.int64),
-        "kv_bytes": np.zeros(per_microbatch, dtype=np.int64),
-        "kv_gradient_bytes": np.zeros(per_microbatch, dtype=np.int64),
-    }
-    for (c, number), found in sizes.items():
-        tables["activation_bytes"][c, number] = found.activation
-        tables["weight_activation_bytes"][c, number] = found.weight_activation
-        tables["transient_bytes"][:, c, number] = found.transient
-        tables["kv_bytes"][c, number] = found.kv
-        tables["kv_gradient_bytes"][c, number] = found.kv_gradient
-    return tables
-
-
 def _probes(costs: CostTable) -> tuple[int, int]:
     """Two message sizes from which a latency and a rate follow."""
     largest = int(costs.boundary_bytes.max())
@@ -169,17 +180,3 @@ def _round_trip_ns(rank: Rank, pair: tuple[int, int], group: Any, size: int) -> 
             distributed.send(tensor, other, group=group)
         marks.append(clock.mark())
     return int(np.median(np.diff(clock.nanoseconds(marks))[2:]))
-
-
-def _network(plan: Plan, pings: Sequence[dict[tuple[int, int], list[int]]], probes: Sequence[int]) -> Network:
-    """Latency and rate of each pair that exchanges messages, both ways alike; every device has two ports."""
-    network = Network.uniform(plan.shape.devices)
-    for found in pings:
-        for (a, b), (small_ns, large_ns) in found.items():
-            took = max(1, large_ns - small_ns)
-            rate = max(1, (probes[1] - probes[0]) * NS_PER_S // took)
-            latency = max(0, large_ns - probes[1] * NS_PER_S // rate)
-            for here, there in ((a, b), (b, a)):
-                network.latency_ns[here, there] = latency
-                network.bytes_per_second[here, there] = rate
-    return network

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.execute_rank import BEGUN, DONE
 from calibration.execute_workload import DTYPES
 from pipesim.costs.table import CostTable, Source
 from pipesim.plan import Kind
@@ -35,19 +34,32 @@ def static_bytes(workload: Workload) -> NDArray[np.int64]:
     return 2 * DTYPES[workload.dtype].itemsize * np.array(counts, dtype=np.int64)
 
 
-def boundary_bytes(workload: Workload) -> NDArray[np.int64]:
+def boundary_bytes(workload: Workload, class_of: NDArray[np.int32]) -> NDArray[np.int64]:
     """int64 [classes, subsequences]: the message between two stages."""
-    distinct, _ = classes_of(workload.microbatch_sizes)
+    size_of = dict(zip(class_of.tolist(), workload.microbatch_sizes, strict=True))
     token_bytes = workload.model.hidden * DTYPES[workload.dtype].itemsize
-    return np.outer(distinct, workload.lengths).astype(np.int64) * token_bytes
+    return np.outer([size_of[c] for c in sorted(size_of)], workload.lengths).astype(np.int64) * token_bytes
+
+
+def table_shape(plan: Plan, workload: Workload) -> tuple[int, int, int, int]:
+    """Kinds, classes of micro-batch size, stages, subsequences."""
+    return len(Kind), len(set(workload.microbatch_sizes)), plan.shape.stages, plan.shape.subsequences
 
 
 def table(
-    workload: Workload, duration_ns: NDArray[np.int64], name: str, origin: str, **others: NDArray[np.int64]
+    workload: Workload,
+    duration_ns: NDArray[np.int64],
+    name: str,
+    origin: str,
+    class_of: NDArray[np.int32] | None = None,
+    **others: NDArray[np.int64],
 ) -> CostTable:
-    """A cost table of given durations [5, C, S, k]; bytes that are not among `others` are zero or counted."""
-    _, classes, stages, k = duration_ns.shape
-    nothing = np.zeros((classes, stages, k), dtype=np.int64)
+    """A cost table of given durations [5, C, S, k]; bytes that are not among `others` are zero or counted.
+
+    class_of int32 [m]: of each micro-batch; None: micro-batches of a size are a class.
+    """
+    class_of = classes_of(workload.microbatch_sizes)[1] if class_of is None else class_of
+    nothing = np.zeros(duration_ns.shape[1:], dtype=np.int64)
     given = {
         "activation_bytes": nothing,
         "weight_activation_bytes": nothing,
@@ -57,25 +69,26 @@ def table(
     } | others
     return CostTable(
         duration_ns=duration_ns,
-        boundary_bytes=boundary_bytes(workload),
+        boundary_bytes=boundary_bytes(workload, class_of),
         static_bytes=static_bytes(workload),
-        class_of_microbatch=classes_of(workload.microbatch_sizes)[1],
+        class_of_microbatch=class_of,
         name=name,
         sources=(Source("op times", name, origin),),
         **given,
     )
 
 
-def measured_costs(plan: Plan, workload: Workload, moments: NDArray[np.int64], backend: str) -> CostTable:
-    """Durations are medians of computing alone over steps and micro-batches of a size, from moments [steps, ops, 4]."""
-    distinct, class_of = classes_of(workload.microbatch_sizes)
-    took = moments[:, :, DONE] - moments[:, :, BEGUN]
-    duration = np.zeros((len(Kind), len(distinct), plan.shape.stages, plan.shape.subsequences), dtype=np.int64)
+def measured_costs(
+    plan: Plan, workload: Workload, took_ns: NDArray[np.int64], on: str, **bytes_: NDArray[np.int64]
+) -> CostTable:
+    """Durations are medians over steps and micro-batches of a size, from the times of ops int64 [steps, ops]."""
+    _, class_of = classes_of(workload.microbatch_sizes)
+    duration = np.zeros(table_shape(plan, workload), dtype=np.int64)
     cells: dict[tuple[int, int, int, int], list[int]] = {}
     columns = (plan.kind, class_of[plan.microbatch], plan.stage, plan.subsequence)
     for row, cell in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         cells.setdefault(cell, []).append(row)
     for cell, rows in cells.items():
-        duration[cell] = int(np.median(took[:, rows]))
-    name = f"{workload.model.name}, {workload.seq_len} tokens, {workload.dtype}, measured on {backend}"
-    return table(workload, duration, name, f"median over {len(moments)} steps")
+        duration[cell] = round(float(np.median(took_ns[:, rows])))
+    name = f"{workload.model.name}, {workload.seq_len} tokens, {workload.dtype}, measured on {on}"
+    return table(workload, duration, name, f"median over {len(took_ns)} steps", **bytes_)

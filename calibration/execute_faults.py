@@ -124,20 +124,20 @@ class RankPool:
         failure = failures.get(number)
         if failure is None:
             return "a rank closed its connection"
-        place = _place(Phase(failure.phase), failure.row, NO_ROW, label)
+        place = place_of(Phase(failure.phase), failure.row, NO_ROW, label)
         return f"rank {number} raised {failure.kind} {place}: {failure.text}"
 
     def _death(self, number: int, label: Callable[[int], str]) -> str:
         status = self._processes[number].exitcode or 0
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return f"rank {number} {how} {_place(*self._board.read(number), label)}"
+        return f"rank {number} {how} {place_of(*self._board.read(number), label)}"
 
     def _blame_hang(self, answers: dict[int, Any], label: Callable[[int], str]) -> str:
         silent = [number for number in range(self.ranks) if number not in answers]
         stands = {number: self._board.read(number) for number in silent}
         causes = [n for n, (phase, _, _) in stands.items() if phase not in (Phase.WAITING, Phase.SUMMING)]
         shown = causes or silent
-        places = ", ".join(f"rank {n} {_place(*stands[n], label)}" for n in shown)
+        places = ", ".join(f"rank {n} {place_of(*stands[n], label)}" for n in shown)
         return f"no progress for {self._patience():g} s: {places}"
 
     def _ended(self, reason: str) -> ExecutionError:
@@ -174,7 +174,8 @@ _PLACES = {
 }
 
 
-def _place(phase: Phase, row: int, waits_for: int, label: Callable[[int], str]) -> str:
+def place_of(phase: Phase, row: int, waits_for: int, label: Callable[[int], str]) -> str:
+    """Where a rank is, in words, from its line on the board."""
     if phase in _PLACES or row == NO_ROW:
         return _PLACES.get(phase, "")
     if waits_for != NO_ROW:

@@ -44,9 +44,15 @@ def sum_tied(rank: Rank, plan: Plan, workload: Workload, stages: dict[int, Stage
             here = [number for number in (first, last) if down_or_up[number] == rank.number]
             _sum_over(rank, holders, [_tied(stages[number]) for number in here])
         elif rank.number in holders:
-            total = _grad(_tied(stages[first])) + _grad(_tied(stages[last]))
-            for number in (first, last):
-                _grad(_tied(stages[number])).copy_(total)
+            sum_tied_here(stages, workload)
+
+
+def sum_tied_here(stages: dict[int, Stage], workload: Workload) -> None:
+    """The same where both ends of the model are in this process."""
+    ends = [_tied(stages[n]) for n in (workload.partition.embedding_stage, workload.partition.head_stage)]
+    total = _grad(ends[0]) + _grad(ends[1])
+    for parameter in ends:
+        _grad(parameter).copy_(total)
 
 
 def _tied(stage: Stage) -> nn.Parameter:

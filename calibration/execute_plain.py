@@ -10,6 +10,8 @@ import numpy as np
 from calibration.execute_run import gradients_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from calibration.execute_record import Execution
@@ -50,18 +52,24 @@ def agreement(execution: Execution, plain: PlainRun) -> Agreement:
 
     Raises KeyError where a parameter of the model is on no device.
     """
-    tied = execution.workload.model.tied_embeddings
+    return agreement_of(execution.gradients, execution.losses, execution.workload, plain)
+
+
+def agreement_of(
+    gradients: Sequence[dict[str, NDArray[np.float64]]], losses: Sequence[float], workload: Workload, plain: PlainRun
+) -> Agreement:
+    """The same for gradients from anywhere, one dict a holder."""
+    tied = workload.model.tied_embeddings
     found = [
         (_difference(gradient, plain.gradients["embedding.weight" if tied and name == "head.weight" else name]), name)
-        for of_device in execution.gradients
-        for name, gradient in of_device.items()
+        for of_holder in gradients
+        for name, gradient in of_holder.items()
     ]
     missing = plain.gradients.keys() - {name for _, name in found}
     if missing:
         raise KeyError(f"no device has {', '.join(sorted(missing))}")
     worst, name = max(found)
-    loss = max(abs(loss / plain.loss - 1) for loss in execution.losses)
-    return Agreement(loss, worst, name)
+    return Agreement(max(abs(loss / plain.loss - 1) for loss in losses), worst, name)
 
 
 def _difference(found: NDArray[np.float64], wanted: NDArray[np.float64]) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from calibration.execute_clock import clock_of, offset_ns
 from calibration.execute_gradients import sum_copies, sum_tied
 from calibration.execute_mail import Mail
+from calibration.execute_ops import OpRunner
 from calibration.execute_workload import DTYPES
 from calibration.ranks import NO_ROW, Phase
 from pipesim.dependencies import ABSENT, producers
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from calibration.execute_channels import Routes
     from calibration.execute_workload import Workload
     from calibration.layer import Stage
-    from calibration.microbatch import Microbatch
     from calibration.ranks import Rank
     from pipesim.plan import Plan
 
@@ -57,7 +57,6 @@ class RankStep:
         self.offset_ns = offset_ns(rank)
         self.columns = [(Kind(int(plan.kind[r])), int(plan.stage[r]), int(plan.microbatch[r]), int(plan.subsequence[r]))
                         for r in self.rows]  # fmt: skip
-        self.last = plan.shape.stages - 1
 
     def _build_stages(self) -> dict[int, Stage]:
         built = {}
@@ -77,9 +76,8 @@ class RankStep:
         """One step: gradients begin at zero and end summed over copies."""
         for stage in self.stages.values():
             stage.zero_grad(set_to_none=False)
-        self.microbatches: dict[tuple[int, int], Microbatch] = {}
+        self.ops = OpRunner(self.workload, self.stages, self.rank.device)
         self.held: dict[int, Tensor | None] = {}
-        self.losses: list[Tensor] = []
         self.mail.post_receives()
         self.rank.barrier()
         self.clock.begin()
@@ -87,8 +85,7 @@ class RankStep:
         self.mail.finish()
         summing_ns = self._sum_gradients()
         moments = self.clock.nanoseconds([mark for marks_of_op in marks for mark in marks_of_op])
-        loss = float(sum(float(loss) for loss in self.losses))
-        return StepRecord(moments.reshape(-1, 4) + self.offset_ns, loss, summing_ns)
+        return StepRecord(moments.reshape(-1, 4) + self.offset_ns, self.ops.loss, summing_ns)
 
     def _run_op(self, row: int, kind: Kind, stage: int, microbatch: int, subsequence: int) -> tuple[Any, Any, Any, Any]:
         mark, at = self.clock.mark, self.rank.at
@@ -103,7 +100,7 @@ class RankStep:
             self.mail.post_ahead(sender)
         at(Phase.COMPUTING, row)
         begun = mark()
-        made = self._compute(kind, stage, microbatch, subsequence, given)
+        made = self.ops.compute(kind, stage, microbatch, subsequence, given)
         done = mark()
         if row in self.routes.receiver:
             assert made is not None, "an op that sends has made something"
@@ -111,36 +108,6 @@ class RankStep:
         elif row in self.next_to:
             self.held[self.next_to[row]] = made
         return ready, begun, done, mark()
-
-    def _compute(self, kind: Kind, stage: int, microbatch: int, j: int, given: Tensor | None) -> Tensor | None:
-        part, context = self.stages[stage], self._context(stage, microbatch)
-        if kind == Kind.F:
-            return self._forward(stage, microbatch, j, given)
-        if kind == Kind.B:
-            return part.backward(context, j, given)
-        if kind == Kind.I:
-            return part.backward_input(context, j, given)
-        part.backward_weight(context, j)
-        return None
-
-    def _forward(self, stage: int, microbatch: int, j: int, given: Tensor | None) -> Tensor | None:
-        part, context, workload = self.stages[stage], self._context(stage, microbatch), self.workload
-        tokens, targets = workload.batch
-        x = given if given is not None else workload.part(tokens, microbatch, j).to(self.rank.device)
-        if part.head is None:
-            return part.forward(context, j, x)
-        wanted = workload.part(targets, microbatch, j).to(self.rank.device)
-        self.losses.append(part.forward(context, j, x, wanted))
-        return None
-
-    def _context(self, stage: int, microbatch: int) -> Microbatch:
-        key = (stage, microbatch)
-        if key not in self.microbatches:
-            sizes, lengths = self.workload.microbatch_sizes, self.workload.lengths
-            self.microbatches[key] = self.stages[stage].new_microbatch(
-                sizes[microbatch], lengths, self.workload.valid_tokens
-            )
-        return self.microbatches[key]
 
     def _sum_gradients(self) -> int:
         self.rank.at(Phase.SUMMING)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.execute_costs import measured_costs
+from calibration.execute_bytes import byte_tables
+from calibration.execute_costs import measured_costs, table_shape
 from calibration.execute_rank import BEGUN, DONE, POSTED, READY
 from pipesim.network import Network
 from pipesim.timeline import NOTHING_SENT, Timeline
@@ -33,7 +34,8 @@ class Execution:
     losses: of each step. gradient_norm: of the whole model after the last step; gradients float64 by device and
     parameter name where they were asked for, so that copies can be compared.
     summing_ns int64 [steps, devices]: summing copies of gradients after the last op.
-    memory: of each device's rank, in one step more; empty where it was not asked for.
+    memory: of each device's rank, in one step more; byte_tables: what its ops keep, as a cost table's columns; both
+    empty where memory was not asked for.
     """
 
     plan: Plan
@@ -45,6 +47,7 @@ class Execution:
     gradient_norm: float
     summing_ns: NDArray[np.int64]
     memory: tuple[RankMemory, ...]
+    byte_tables: dict[str, NDArray[np.int64]]
     gradients: tuple[dict[str, NDArray[np.float64]], ...]
 
     @property
@@ -87,7 +90,8 @@ class Execution:
         for sender, receiver in self.routes.receiver.items():
             arrival[sender] = start[receiver]
             sent[sender] = moments[sender, DONE]
-        costs = measured_costs(self.plan, self.workload, self.moments, self.backend)
+        took = self.moments[:, :, DONE] - self.moments[:, :, BEGUN]
+        costs = measured_costs(self.plan, self.workload, took, self.backend, **self.byte_tables)
         network = Network.uniform(self.plan.shape.devices)
         return Timeline(
             self.plan, costs, network, start.copy(), end.copy(), sent, arrival.copy(), arrival,
@@ -101,6 +105,7 @@ def gathered(plan: Plan, workload: Workload, routes: Routes, reports: Sequence[R
     moments = np.stack([np.concatenate([r.steps[n].moments for r in reports]) for n in range(steps)])
     moments -= moments[:, :, READY].min(axis=1)[:, np.newaxis, np.newaxis]
     stages = {number: norm for r in reports for number, norm in r.squared_norms.items()}
+    sizes = {cell: found for r in reports for cell, found in r.sizes.items()}
     return Execution(
         plan=plan,
         workload=workload,
@@ -111,6 +116,7 @@ def gathered(plan: Plan, workload: Workload, routes: Routes, reports: Sequence[R
         gradient_norm=math.sqrt(math.fsum(stages.values())),
         summing_ns=np.array([[r.steps[n].summing_ns for r in reports] for n in range(steps)], dtype=np.int64),
         memory=tuple(r.memory for r in reports if r.memory is not None),
+        byte_tables=byte_tables(sizes, table_shape(plan, workload)) if sizes else {},
         gradients=tuple(_of_device(r.gradients) for r in reports),
     )
 

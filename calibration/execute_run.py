@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calibration.execute_bytes import StageBytes, sizes_of_stages
 from calibration.execute_memory import RankMemory, measure_memory
 from calibration.execute_rank import RankStep, StepRecord
 
@@ -35,12 +36,14 @@ class Effort:
 class RankReport:
     """What one rank brings home: its timed steps, its gradients' squared norm by stage, memory, gradients.
 
-    squared_norms and gradients are of the last step, summed over copies; keyed by stage.
+    squared_norms and gradients are of the last step, summed over copies; keyed by stage. sizes: what its ops keep, by
+    class of micro-batch size and stage, where memory was asked for.
     """
 
     steps: tuple[StepRecord, ...]
     squared_norms: dict[int, float]
     memory: RankMemory | None
+    sizes: dict[tuple[int, int], StageBytes]
     gradients: dict[int, dict[str, NDArray[np.float64]]]
 
 
@@ -53,12 +56,13 @@ def run_on_rank(rank: Rank, plan: Plan, routes: Routes, workload: Workload, effo
     norms = {number: _squared_norm(stage) for number, stage in step.stages.items()}
     gradients = {number: gradients_of(stage) for number, stage in step.stages.items()} if effort.gradients else {}
     memory = measure_memory(step.run, step.stages.values(), rank.device) if effort.memory else None
-    return RankReport(steps, norms, memory, gradients)
+    sizes = sizes_of_stages(workload, step.stages) if effort.memory else {}
+    return RankReport(steps, norms, memory, sizes, gradients)
 
 
 def gradients_of(stage: Stage) -> dict[str, Any]:
-    """Gradients by parameter name, float64."""
-    return {name: p.grad.double().cpu().numpy() for name, p in stage.named_parameters() if p.grad is not None}
+    """Gradients by parameter name, float64; copies, for later steps write into the gradients."""
+    return {name: p.grad.double().cpu().numpy().copy() for name, p in stage.named_parameters() if p.grad is not None}
 
 
 def _squared_norm(stage: Stage) -> float:

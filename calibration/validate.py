@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from calibration.compare import Comparison, compare
 from calibration.execute import Effort, execute, prepare
-from calibration.execute_calibrate import calibrated_inputs
+from calibration.execute_calibrate import calibrated_costs, measured_network
 from pipesim.engine import simulate
 from pipesim.lower import lower
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from calibration.execute_record import Execution
     from calibration.execute_workload import Workload
     from pipesim.costs.table import CostTable
-    from pipesim.network import Network
     from pipesim.plan import Plan
     from pipesim.timeline import Timeline
 
@@ -37,15 +36,16 @@ def validate(
     workload: Workload,
     pool: RankPool,
     effort: Effort | None = None,
-    given: tuple[CostTable, Network] | None = None,
+    given: CostTable | None = None,
 ) -> Validation:
-    """Times every op of the plan alone (or takes `given` costs and links), simulates, then executes and compares.
+    """Times every op of the plan alone (or takes `given` costs), and the links, simulates, then executes and compares.
 
     The host's overhead per op comes from a rehearsal: other steps than those that are compared. Raises InputError,
     PlanError or DeadlockError before anything starts, ExecutionError where a rank fails.
     """
     routes = prepare(lower(plan), workload)
-    costs, network = given or calibrated_inputs(plan, routes, workload, pool)
+    costs = given or calibrated_costs(plan, workload, pool)
+    network = measured_network(plan, routes, costs, pool)
     rehearsal = execute(plan, workload, pool, REHEARSAL)
     costs = replace(costs, host_overhead_ns=rehearsal.host_overhead_ns)
     predicted = simulate(plan, costs, network)

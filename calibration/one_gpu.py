@@ -1,0 +1,205 @@
+"""A plan on one device: every op alone, one after the other, with its true inputs; the times are put together after.
+
+One GPU cannot hold two ranks that talk over NCCL, but it can run each op of a plan on the real prefix with the real
+tensors. The measured durations, replayed through the engine with given links, make a timeline that is called composed:
+its ops were measured, that they overlap was not.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from calibration.compare import Comparison, compare
+from calibration.execute_bytes import byte_tables, sizes_of_stages
+from calibration.execute_calibrate import medians, time_stages
+from calibration.execute_clock import clock_of
+from calibration.execute_costs import classes_of, table, table_shape
+from calibration.execute_gradients import sum_tied_here
+from calibration.execute_ops import OpRunner
+from calibration.execute_plain import agreement_of
+from calibration.execute_run import Effort, gradients_of
+from pipesim.check import check
+from pipesim.dependencies import ABSENT, producers
+from pipesim.engine import simulate
+from pipesim.errors import InputError
+from pipesim.plan import Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from calibration.execute_plain import Agreement, PlainRun
+    from calibration.execute_workload import Workload
+    from pipesim.costs.table import CostTable
+    from pipesim.network import Network
+    from pipesim.plan import Plan
+    from pipesim.timeline import Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class SerialRun:
+    """Ops of a plan that ran one by one on one device.
+
+    durations_ns int64 [steps, ops]: the longer of the device's time and the host's time to issue it.
+    loss and gradients (float64 by name, where asked for) of the last step. byte_tables: what ops keep, as columns of a
+    cost table; allocated_bytes: peak of all devices' work together, 0 where nobody counts.
+    """
+
+    plan: Plan
+    workload: Workload
+    device_name: str
+    durations_ns: NDArray[np.int64]
+    loss: float
+    gradients: dict[str, NDArray[np.float64]]
+    byte_tables: dict[str, NDArray[np.int64]]
+    allocated_bytes: int
+
+    def costs(self) -> CostTable:
+        """A cost table with a class for every micro-batch: each op of the plan at its own median duration."""
+        plan, shape = self.plan, self.plan.shape
+        duration = np.zeros((len(Kind), shape.microbatches, shape.stages, shape.subsequences), dtype=np.int64)
+        duration[plan.kind, plan.microbatch, plan.stage, plan.subsequence] = np.median(self.durations_ns, axis=0)
+        class_of = classes_of(self.workload.microbatch_sizes)[1]
+        of_microbatches = {
+            name: column[:, class_of] if name == "transient_bytes" else column[class_of]
+            for name, column in self.byte_tables.items()
+        }
+        name = f"{self.workload.model.name}, {self.workload.seq_len} tokens, each op measured on {self.device_name}"
+        origin = f"median of {len(self.durations_ns)} serial steps"
+        return table(
+            self.workload, duration, name, origin, np.arange(shape.microbatches, dtype=np.int32), **of_microbatches
+        )
+
+    def composed(self, network: Network | None = None) -> Timeline:
+        """The measured durations replayed through the engine on given links (None: free ones)."""
+        return replace(simulate(self.plan, self.costs(), network), source="composed")
+
+
+def run_serially(plan: Plan, workload: Workload, device: str = "cpu", effort: Effort | None = None) -> SerialRun:
+    """Runs the plan's ops in an order its dependencies allow. Raises PlanError, DeadlockError or InputError."""
+    effort = effort or Effort()
+    check(plan)
+    workload.refuse_other_shape(plan.shape)
+    if (plan.kind == Kind.R).any():
+        raise InputError("plan", plan.schedule, "has recomputation ops, which cannot be executed")
+    refuse_device(device)
+    place = torch.device(device)
+    stages = {number: workload.stage(number, place) for number in range(plan.shape.stages)}
+    rows = serial_order(plan)
+    durations, loss = [], 0.0
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)
+    for step in range(effort.warm_ups + effort.steps):
+        for stage in stages.values():
+            stage.zero_grad(set_to_none=False)
+        runner = OpRunner(workload, stages, place)
+        took = _timed(plan, rows, runner)
+        if step >= effort.warm_ups:
+            durations.append(took)
+        loss = runner.loss
+    if workload.model.tied_embeddings and len(stages) > 1:
+        sum_tied_here(stages, workload)
+    gradients = {n: g for stage in stages.values() for n, g in gradients_of(stage).items()} if effort.gradients else {}
+    peak = torch.cuda.max_memory_allocated(place) if place.type == "cuda" else 0
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+    tables = byte_tables(sizes_of_stages(workload, stages), table_shape(plan, workload))
+    return SerialRun(plan, workload, name, np.stack(durations), loss, gradients, tables, peak)
+
+
+def agreement(run: SerialRun, plain: PlainRun) -> Agreement:
+    """How far a serial run that kept its gradients is from the whole model."""
+    return agreement_of([run.gradients], [run.loss], run.workload, plain)
+
+
+def refuse_device(device: str) -> None:
+    """Raises InputError where there is no such device."""
+    if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device", device, "torch sees no CUDA device here", "use --device cpu")
+
+
+def serial_order(plan: Plan) -> list[int]:
+    """All rows, each after what it needs: devices take turns, each runs on as far as it can."""
+    needs = producers(plan)
+    done = np.zeros(len(plan) + 1, dtype=bool)
+    done[ABSENT] = True
+    place = plan.offsets[:-1].copy()
+    order: list[int] = []
+    while len(order) < len(plan):
+        for device in range(plan.shape.devices):
+            while place[device] < plan.offsets[device + 1]:
+                row = int(place[device])
+                if not (done[needs.own[row]] and done[needs.stage[row]] and done[needs.sequence[row]]):
+                    break
+                done[row] = True
+                order.append(row)
+                place[device] += 1
+    return order
+
+
+def _timed(plan: Plan, rows: list[int], runner: OpRunner) -> NDArray[np.int64]:
+    """int64 [ops]: the longer of device and host time of each; all are queued before one wait."""
+    consumer = {int(p): row for row, p in enumerate(producers(plan).stage.tolist()) if p != ABSENT}
+    clock = clock_of(runner.device)
+    held: dict[int, Any] = {}
+    marks, host = [], []
+    clock.begin()
+    for row in rows:
+        op = plan.op(row)
+        given = held.pop(row, None)
+        host.append(time.perf_counter_ns())
+        marks.append(clock.mark())
+        made = runner.compute(op.kind, op.stage, op.microbatch, op.subsequence, given)
+        marks.append(clock.mark())
+        host.append(time.perf_counter_ns())
+        if row in consumer:
+            held[consumer[row]] = made
+    device_ns = np.diff(clock.nanoseconds(marks).reshape(-1, 2)).ravel()
+    took = np.zeros(len(plan), dtype=np.int64)
+    took[rows] = np.maximum(device_ns, np.diff(np.array(host).reshape(-1, 2)).ravel())
+    return took
+
+
+@dataclass(frozen=True, eq=False)
+class OneGpuValidation:
+    """A prediction from costs measured elsewhere, the composed timeline of this plan's own ops, their difference."""
+
+    predicted: Timeline
+    run: SerialRun
+    composed: Timeline
+    comparison: Comparison
+
+
+def validate(
+    plan: Plan,
+    workload: Workload,
+    device: str = "cuda",
+    *,
+    effort: Effort | None = None,
+    given: CostTable | None = None,
+    network: Network | None = None,
+) -> OneGpuValidation:
+    """Predicts with `given` costs (a profile's), or with each stage timed alone beforehand, then runs and compares.
+
+    Links are given, the same on both sides: what is validated are the durations of ops in a real step and what they
+    add up to. Raises what `run_serially` raises.
+    """
+    costs = given or timed_alone(plan, workload, device)
+    predicted = simulate(plan, costs, network)
+    run = run_serially(plan, workload, device, effort)
+    composed = run.composed(network)
+    return OneGpuValidation(predicted, run, composed, compare(predicted, [composed]))
+
+
+def timed_alone(plan: Plan, workload: Workload, device: str) -> CostTable:
+    """Costs of every stage and subsequence, each stage run by itself on one micro-batch: other data than the plan's."""
+    place = torch.device(device)
+    stages = {number: workload.stage(number, place) for number in range(plan.shape.stages)}
+    shape = table_shape(plan, workload)
+    duration = medians(time_stages(plan, workload, stages), shape)
+    name = f"{workload.model.name}, {workload.seq_len} tokens, stages timed alone on {place}"
+    sizes = sizes_of_stages(workload, stages)
+    return table(workload, duration, name, "medians of rounds", **byte_tables(sizes, shape))
