@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipesim.costs.stored import (
@@ -38,7 +39,7 @@ class MemoryModel:
     logits_chunk: int
     retained_kv: bool
 
-    @property
+    @cached_property
     def layer(self) -> tuple[Stored, ...]:
         """Tensors of one layer without recompute, without keys/values where those are counted apart."""
         tensors = layer_tensors(self.model, self.layout)
@@ -79,7 +80,7 @@ class MemoryModel:
         of_layer = again[self.recompute] + total([self.widest_gradients], tokens) if stage.layers else 0
         return max(of_layer, self._logits(stage, tokens, 2 * BF16 + FP32))
 
-    @property
+    @cached_property
     def widest_gradients(self) -> Stored:
         """Gradients alive at the widest place of a layer's backward: of the residual and inside the MLP."""
         inside = sum((t.per_token for t in self.layer if t.role in ("inner", "down")), Fraction(0))

@@ -170,7 +170,10 @@ def kept(tensors: Iterable[Stored], recompute: Recompute) -> tuple[Stored, ...]:
 
 def total(tensors: Iterable[Stored], tokens: int, keys: int = 0) -> int:
     """Their bytes together, rounded up once."""
-    return -int(-sum((tensor.size(tokens, keys) for tensor in tensors), Fraction(0)) // 1)
+    sizes = [(tensor.per_token, tensor.per_token_and_key) for tensor in tensors]
+    per_token = sum((fixed for fixed, _ in sizes), Fraction(0))
+    per_key = sum((growing for _, growing in sizes if growing), Fraction(0))
+    return -int(-tokens * (per_token + keys * per_key) // 1)
 
 
 def gradients_until_w(model: ModelSpec, layout: Layout) -> Fraction:
