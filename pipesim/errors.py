@@ -42,6 +42,10 @@ class DeadlockError(PlanError):
     """Devices wait for each other for ever; the text names each stuck device, its op and what it waits for."""
 
 
+class MessageOrderError(PlanError):
+    """Both ends of a wire disagree on the order of messages; the text names the two that would be swapped."""
+
+
 class DependencyMissing(PipesimError):  # noqa: N818  (the name of a state, shown to users as such)
     """An optional package is not installed; the text names the extra to install."""
 

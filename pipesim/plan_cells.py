@@ -24,9 +24,7 @@ ALONE = -1
 _ATOM = re.compile(r"([0-9]{1,9})(F|BW|B|I|W|R|SEND_F|SEND_B|RECV_F|RECV_B)([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _GROUP = re.compile(r"\(([^()]*)\)GROUP")
-_FORMS = (
-    "write 0F0, 2B0.3, 0I0, 0W0, 0BW0, 0SEND_F0, 1RECV_F0, (0F7;7B3)OVERLAP_F_B, (0SEND_F1;0RECV_B0)GROUP"
-)
+_FORMS = "write 0F0, 2B0.3, 0I0, 0W0, 0BW0, 0SEND_F0, 1RECV_F0, (0F7;7B3)OVERLAP_F_B, (0SEND_F1;0RECV_B0)GROUP"
 
 
 class Cell(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from pipesim.check import check
+from pipesim.communication import OVERLAPPED, Communication
 from pipesim.errors import InputError
 from pipesim.network import Network
 
@@ -18,7 +19,12 @@ ENGINES: tuple[EngineName, ...] = ("compiled", "reference")
 
 
 def simulate(
-    plan: Plan, costs: CostTable, network: Network | None = None, *, engine: EngineName = "compiled"
+    plan: Plan,
+    costs: CostTable,
+    network: Network | None = None,
+    *,
+    engine: EngineName = "compiled",
+    communication: Communication = OVERLAPPED,
 ) -> Timeline:
     """Runs a plan on given costs and links; without a network, messages are free.
 
@@ -27,16 +33,23 @@ def simulate(
     """
     network = network or Network.uniform(plan.shape.devices)
     _refuse_mismatch(plan, costs, network)
+    if engine not in ENGINES:
+        raise InputError("--engine", engine, "no such engine", f"one of {', '.join(ENGINES)}")
+    if communication.lowers:
+        from pipesim.engine.lowered import simulate_lowered
+        from pipesim.lower import lower
+
+        check(plan)
+        lowered = lower(plan, communication.placed, depth=communication.depth)
+        return simulate_lowered(lowered, costs, network, communication, engine=engine)
     needs = check(plan, deadlock=False)
     if engine == "reference":
         from pipesim.engine import reference
 
         return reference.run(plan, costs, network, needs)
-    if engine == "compiled":
-        from pipesim.engine import compiled
+    from pipesim.engine import compiled
 
-        return compiled.run(plan, costs, network, needs)
-    raise InputError("--engine", engine, "no such engine", f"one of {', '.join(ENGINES)}")
+    return compiled.run(plan, costs, network, needs)
 
 
 def _refuse_mismatch(plan: Plan, costs: CostTable, network: Network) -> None:

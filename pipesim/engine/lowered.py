@@ -1,0 +1,40 @@
+"""Simulation of lowered plans: checks, then one of two engines with one meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipesim.lower_check import check_lowered
+from pipesim.program import program_of
+
+if TYPE_CHECKING:
+    from pipesim.communication import Communication
+    from pipesim.costs.table import CostTable
+    from pipesim.engine import EngineName
+    from pipesim.lower import LoweredPlan
+    from pipesim.network import Network
+    from pipesim.timeline import Timeline
+
+
+def simulate_lowered(
+    lowered: LoweredPlan,
+    costs: CostTable,
+    network: Network,
+    communication: Communication,
+    *,
+    engine: EngineName = "compiled",
+) -> Timeline:
+    """Runs a lowered plan as it stands; `communication.policy` is not asked.
+
+    The plan itself must be legal, or a part of a legal one. Raises PlanError where a message lacks its send or
+    receive, DeadlockError where devices wait for ever, with the cycle.
+    """
+    check_lowered(lowered)
+    program = program_of(lowered, communication, costs.messages(lowered.plan))
+    if engine == "reference":
+        from pipesim.engine import reference_blocking
+
+        return reference_blocking.run(program, costs, network)
+    from pipesim.engine import compiled_blocking
+
+    return compiled_blocking.run(program, costs, network)
