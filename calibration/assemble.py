@@ -34,9 +34,10 @@ class Measured:
     sizes: list[MemoryRow]
     reference: list[list[float]]
     optimizer: dict[str, Any] | None
-    skipped: list[tuple[Point, str]]
+    notes: list[str]
     links: Links
     prefix_zero_apart: bool
+    refuse_unstable: bool = True
 
 
 def assemble(measured: Measured) -> CalibrationProfile:
@@ -59,11 +60,11 @@ def assemble(measured: Measured) -> CalibrationProfile:
             "samples": samples,
             "times": rows,
             "memory": sizes,
-            "fits": [*fit_times(rows, m.prefix_zero_apart), *fit_sizes(sizes)],
+            "fits": [*fit_times(rows, apart=m.prefix_zero_apart, refuse=m.refuse_unstable), *fit_sizes(sizes)],
             "optimizer": _optimizer(m.optimizer, m.grid.warm_ups),
             "links": m.links,
             "stability": stability(m.reference, rows),
-            "notes": [f"{p.part} at s={p.tokens}, prefix={p.prefix}, tp={p.tp}: {why}" for p, why in m.skipped],
+            "notes": m.notes,
         }
     )
 

@@ -66,15 +66,16 @@ def time_row(samples: Samples, warm_ups: int, host_bound: bool) -> TimeRow:
     )
 
 
-def fit_times(rows: Sequence[TimeRow], apart: bool) -> list[Fit]:
-    """A fit for every (tp, part, op); InputError when no stable time of a layer's F or B is left."""
+def fit_times(rows: Sequence[TimeRow], *, apart: bool = False, refuse: bool = True) -> list[Fit]:
+    """A fit for every (tp, part, op); with `refuse` InputError when too few of a layer's F or B are stable."""
     fits: list[Fit] = []
     for tp, part, op in sorted({(r.tp, r.part, r.op) for r in rows}):
         ours = [r for r in rows if (r.tp, r.part, r.op) == (tp, part, op)]
         good = [r for r in ours if r.stable]
         stable = len({r.tokens for r in good if not r.held_out}) >= 2
         if not stable:  # a layer's times decide everything; the ends may rest on unstable ones, if they say so
-            _refuse_layer(ours, part, op)
+            if refuse:
+                _refuse_layer(ours, part, op)
             good = ours
         points = [Point(r.tokens, r.prefix, r.seconds, r.held_out) for r in good]
         attention = part == "layer" and op != "W"

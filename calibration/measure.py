@@ -7,6 +7,7 @@ product is timed in each round. Every visit goes to a journal; a killed run cont
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from dataclasses import asdict, dataclass
@@ -58,6 +59,7 @@ class Settings:
     backend: str = "flash"
     threads: int = 1
     visit_seconds: float = VISIT_SECONDS
+    refuse_unstable: bool = True
 
     def points(self) -> list[Point]:
         """All points of the grid."""
@@ -92,10 +94,16 @@ class Progress:
 
 
 def measure(
-    settings: Settings, out: Path, *, links: Links, report: Callable[[Progress], object] = lambda _: None
+    settings: Settings,
+    out: Path,
+    *,
+    links: Links,
+    report: Callable[[Progress], object] = lambda _: None,
+    stop_after: float = math.inf,
 ) -> CalibrationProfile:
     """Run the calibration, or what an interrupted one left of it, and write the profile to `out`.
 
+    After `stop_after` seconds no further point is visited; the profile is made of what there is and says so.
     Raises InputError when nothing stable is left to fit, FileError on a journal of another run beside `out`.
     """
     check_device(settings.device)
@@ -103,7 +111,7 @@ def measure(
     gc.freeze()  # what is loaded now stays: collecting between visits looks at a visit's own objects only
     journal = Journal(journal_path(out), _fingerprint(settings))
     try:
-        _Run(settings, journal, report).all_rounds()
+        _Run(settings, journal, report).all_rounds(time.monotonic() + stop_after)
         profile = assemble(_collected(settings, journal.lines, links))
         write_profile(profile, out)
     except BaseException:
@@ -142,13 +150,18 @@ class _Run:
         self.benches: dict[int, Bench] = {}
         self.points = settings.points()
 
-    def all_rounds(self) -> None:
-        """Visit every point once a round, in a new order each time."""
+    def all_rounds(self, deadline: float) -> None:
+        """Visit every point once a round, in a new order each time, and none after `deadline`."""
         wanted = [(n, point) for n in range(self.settings.rounds) for point in self._order(n)]
         seen = {(line["round"], Point(*line["point"])) for line in self.journal.lines if "point" in line}
         left = [visit for visit in wanted if visit not in seen]
         began, latest = time.monotonic(), -1
         for count, (n, point) in enumerate(left, 1):
+            if time.monotonic() > deadline:
+                self.journal.add(
+                    {"stopped": f"stopped after {len(wanted) - len(left) + count - 1} of {len(wanted)} visits"}
+                )
+                break
             if n != latest:
                 self._reference(n)
                 latest = n
@@ -184,6 +197,7 @@ class _Run:
             line["host_seconds"] = [times.host_seconds for times in series]
         except torch.OutOfMemoryError as error:
             line["skipped"] = str(error).split(". ")[0]
+        if "skipped" in line:  # out here nothing holds the tensors of the failed run any more
             torch.cuda.empty_cache()
         self.journal.add(line)
 
@@ -208,6 +222,10 @@ class _Run:
         self.journal.add({"optimizer": times.seconds["step"], "parameters": count, "name": "AdamW fused float32"})
 
 
+def _named(point: Point) -> str:
+    return f"{point.part} at s={point.tokens}, prefix={point.prefix}, tp={point.tp}"
+
+
 def _collected(settings: Settings, lines: list[dict[str, Any]], links: Links) -> Measured:
     """Everything the journal holds, by op and point."""
     s = settings
@@ -229,8 +247,12 @@ def _collected(settings: Settings, lines: list[dict[str, Any]], links: Links) ->
         sizes=[MemoryRow.model_validate(line["sizes"]) for line in lines if "sizes" in line],
         reference=[line["reference"] for line in lines if "reference" in line],
         optimizer=next(line for line in lines if "optimizer" in line),
-        skipped=[(Point(*line["point"]), line["skipped"]) for line in lines if "skipped" in line],
+        notes=[
+            *(f"{_named(Point(*line['point']))}: {line['skipped']}" for line in lines if "skipped" in line),
+            *(line["stopped"] for line in lines if "stopped" in line),
+        ],
         links=links,
         # attention at prefix 0 is a triangle on a CPU, a square with a mask behind a prefix
         prefix_zero_apart=not s.device.startswith("cuda"),
+        refuse_unstable=s.refuse_unstable,
     )
