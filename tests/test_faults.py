@@ -34,17 +34,17 @@ CULPRIT = 2
 
 def run_broken(rank: Rank, how: str, *arguments: Any) -> Any:
     """The task of a rank, with one rank that fails at its backward of micro-batch 1."""
-    from calibration.execute_rank import RankStep
+    from calibration.execute_ops import OpRunner
     from calibration.execute_run import run_on_rank
 
-    whole = RankStep._compute
+    whole = OpRunner.compute
 
-    def broken(step: RankStep, kind: Kind, stage: int, microbatch: int, j: int, given: Any) -> Any:
+    def broken(ops: OpRunner, kind: Kind, stage: int, microbatch: int, j: int, given: Any) -> Any:
         if rank.number == CULPRIT and kind == Kind.B and microbatch == 1:
             fail(how)
-        return whole(step, kind, stage, microbatch, j, given)
+        return whole(ops, kind, stage, microbatch, j, given)
 
-    RankStep._compute = broken  # type: ignore[method-assign]
+    OpRunner.compute = broken  # type: ignore[method-assign]
     return run_on_rank(rank, *arguments)
 
 
@@ -210,3 +210,47 @@ def test_wrong_shapes_between_ranks_are_found_before_the_step() -> None:
     assert "channel of activations 0->1, message 1: 0F0.1 [1, 5, 16] float64 is sent, " in str(caught.value)
     assert "0F0.1 [1, 6, 16] float64 is expected" in str(caught.value)
     assert "rank 1 raised ExecutionError while preparing" in str(caught.value)
+
+
+def session(pid: int) -> int:
+    """The session a process belongs to, -1 where it has gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
+    except (OSError, IndexError):
+        return -1
+
+
+def processes_of(leader: int) -> dict[int, str]:
+    """Names by id of the living processes of a session."""
+    found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    mine = [pid for pid in found if session(pid) == leader and alive(pid)]
+    return {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in mine}
+
+
+def test_kill_9_of_one_rank_ends_the_command(tmp_path: Path) -> None:
+    words = ["execute", "1f1b", "-p", "4", "-m", "8", "--seq-len", "64", "--steps", "1000000", "--gantt", "run.png"]
+    code = "import sys; from pipesim.cli import main; sys.exit(main())"
+    run = subprocess.Popen(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        victim = 0
+        started_by = time.monotonic() + 60
+        while not victim and time.monotonic() < started_by and run.poll() is None:
+            victim = next((pid for pid, name in processes_of(run.pid).items() if name == "pipesim-rank2"), 0)
+            time.sleep(0.1)
+        assert victim, "rank 2 did not start"
+        time.sleep(1)
+        os.kill(victim, signal.SIGKILL)
+        _, said = run.communicate(timeout=30)
+    finally:
+        run.kill()
+        run.wait()
+    assert run.returncode == 1
+    assert said.startswith("pipesim: rank 2 was killed by SIGKILL ")
+    assert said.count("\n") == 1
+    gone_by = time.monotonic() + 10
+    while processes_of(run.pid) and time.monotonic() < gone_by:
+        time.sleep(0.05)
+    assert processes_of(run.pid) == {}
+    assert list(tmp_path.iterdir()) == []
