@@ -137,8 +137,12 @@ def _read(path: Path, _modified: int, _size: int) -> CalibrationProfile:
         shown = "missing" if version is None else version
         rule = f"must be {SCHEMA_VERSION}, the version this pipesim reads"
         raise FileError(f"{path}: schema_version", shown, rule, "calibrate again, or use the pipesim that wrote it")
-    profile: CalibrationProfile = validated(CalibrationProfile, data, path)
-    return profile
+    try:
+        return validated(CalibrationProfile, data, path)
+    except FileError:
+        raise
+    except InputError as error:  # ModelSpec's own rules
+        raise FileError(f"{path}: model.{error.where}", error.value, error.rule, error.remedy) from None
 
 
 def as_json(profile: CalibrationProfile) -> dict[str, Any]:
