@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipesim.plan import PipelineShape
 from pipesim.units import GIB, format_gib, format_seconds
 
 if TYPE_CHECKING:
@@ -34,8 +35,14 @@ def size_text(value: float) -> str:
 
 def shape_text(metrics: Metrics) -> str:
     """The shape as options are written: `p=8 m=16 v=2 k=4`; v and k only where they are not 1."""
-    parts = {"p": metrics.devices, "m": metrics.microbatches}
-    optional = {"v": metrics.stages_per_device, "k": metrics.subsequences}
+    m = metrics
+    return shape_text_of(PipelineShape(m.devices, m.microbatches, m.stages_per_device, m.subsequences))
+
+
+def shape_text_of(shape: PipelineShape) -> str:
+    """As `shape_text`, from a shape."""
+    parts = {"p": shape.devices, "m": shape.microbatches}
+    optional = {"v": shape.stages_per_device, "k": shape.subsequences}
     parts |= {name: value for name, value in optional.items() if value > 1}
     return " ".join(f"{name}={value}" for name, value in parts.items())
 
