@@ -67,7 +67,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return asdict(self) | {"memory_errors": list(self.memory_errors)}
+        values = asdict(self) | {"memory_errors": self.memory_errors}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def compare(predicted: Timeline, measured: Sequence[Timeline], memory_bytes: Sequence[int] = ()) -> Comparison:

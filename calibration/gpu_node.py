@@ -6,6 +6,7 @@ Parts, each with its JSON written as soon as it is done, so that a node lost hal
     attention     every backend with and without a prefix: is it right, how fast is it
     numerics      subsequences against the whole sequence in the training type
     grids         layer times and bytes, embedding, head, optimizer, held-out points: a profile per model
+    one GPU       1f1b, seq1f1b and bsipipe op by op against what was predicted, composed
 
 Under 6 minutes on one H200 (grids stop at their share of --minutes); `--smoke` runs all of it small, on the CPU.
 Further parts go into PARTS.
@@ -26,6 +27,7 @@ from calibration.comm import given_links
 from calibration.environment import provenance
 from calibration.layer import Stage
 from calibration.measure import DTYPES, Settings, measure
+from calibration.one_gpu_part import one_gpu_validation
 from calibration.show import held_out, summary
 from calibration.timer import CacheFlush, clock_of, time_spans
 from pipesim.model import preset
@@ -223,6 +225,7 @@ PARTS: dict[str, Callable[[Node, float], dict[str, Any]]] = {
     "attention": attention,
     "numerics": numerics,
     "grids": grids,
+    "one GPU": one_gpu_validation,
 }
 
 
