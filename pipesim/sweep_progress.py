@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.progress import Progress
+
 _BETWEEN_LINES_SECONDS = 20.0
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function to be told how many more of `total` points are done, first those done already."""
-    if sys.stderr.isatty():
-        with _bar(total) as advance:
-            yield advance
-    else:
-        yield _Lines(total)
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
+def progress() -> Iterator[Callable[[int], Callable[[int], None]]]:
+    """Yields a function to be told the total once it is known; it gives back another, to be told how many more
+    points are done, first those done already. At most one total."""
+    if not sys.stderr.isatty():
+        yield lambda total: _Lines(total).tell
+        return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Shown
 
     columns = (
         BarColumn(),
@@ -35,15 +33,18 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
         TimeRemainingColumn(),
         TextColumn("left"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task("", total=total, rate="")
-        pace = _Pace(total)
+    with Shown(*columns, console=Console(stderr=True)) as shown:
+        yield lambda total: _bar(shown, total)
 
-        def advance(count: int) -> None:
-            pace.advance(count)
-            shown.update(task, advance=count, rate=f"{pace.rate:.1f}/s")
 
-        yield advance
+def _bar(shown: Progress, total: int) -> Callable[[int], None]:
+    task, pace = shown.add_task("", total=total, rate=""), _Pace(total)
+
+    def advance(count: int) -> None:
+        pace.advance(count)
+        shown.update(task, advance=count, rate=f"{pace.rate:.1f}/s")
+
+    return advance
 
 
 class _Pace:
@@ -70,7 +71,8 @@ class _Lines(_Pace):
         super().__init__(total)
         self._told = time.monotonic()
 
-    def __call__(self, count: int) -> None:
+    def tell(self, count: int) -> None:
+        """Counts finished points, and says so when the last line is some time ago."""
         self.advance(count)
         now = time.monotonic()
         if self.done < self.total and now - self._told >= _BETWEEN_LINES_SECONDS:

@@ -51,8 +51,8 @@ def sweep(
     _refuse_unwritable(out, plot)
     scenarios = grid(names_of(schedule), parse_lists(options), scenario_from)
     try:
-        with progress(len(scenarios)) as report:
-            table = run_sweep(scenarios, out, workers=workers, dask=dask, report=report)
+        with progress() as begin:
+            table = run_sweep(scenarios, out, workers=workers, dask=dask, report=begin(len(scenarios)))
     except KeyboardInterrupt:
         typer.echo("pipesim: the same command goes on where this stopped", err=True)
         raise
