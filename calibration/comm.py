@@ -7,6 +7,7 @@ ranks 0 and 1 playing, which is how links between nodes are measured.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -19,7 +20,7 @@ import torch.distributed as dist
 
 from calibration.fit import fit_links
 from pipesim.errors import ExecutionError, InputError
-from pipesim.profile_records import LinkRow, Links
+from pipesim.profile_records import LinkFit, LinkRow, Links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +29,8 @@ SMALLEST = 4096
 WARM_UPS = 3
 REPETITIONS = 15
 TIMEOUT = timedelta(seconds=60)
-SECONDS_PER_SIZE = 1.0
+ENOUGH_FOR_A_RATE = 4 * 2**20
+LARGEST = 256 * 2**20
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -52,7 +54,8 @@ def measure_links(backend: str, largest: int) -> Links:
         )
     with tempfile.TemporaryDirectory() as folder:
         meeting, out = Path(folder) / "meeting", Path(folder) / "links.json"
-        context = torch.multiprocessing.get_context("spawn")
+        context = torch.multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed", "calibration.comm"])
         ranks = [
             context.Process(target=_rank, args=(rank, backend, f"file://{meeting}", largest, out)) for rank in range(2)
         ]
@@ -68,7 +71,28 @@ def measure_links(backend: str, largest: int) -> Links:
         if late or not out.exists():
             codes = [process.exitcode for process in ranks]
             raise ExecutionError(f"links: the two ranks over {backend} did not finish (exit codes {codes})")
-        return Links.model_validate_json(out.read_text(encoding="utf-8"))
+        table = [LinkRow.model_validate(row) for row in json.loads(out.read_text(encoding="utf-8"))]
+    return fitted_links(table, backend, "two processes of one machine")
+
+
+def fitted_links(table: list[LinkRow], backend: str, note: str) -> Links:
+    """The table with its fits; where a rate cannot be seen in it there is no fit and the note says so."""
+    fits: list[LinkFit | None] = []
+    for both_ways in (False, True):
+        try:
+            fits.append(fit_links(table, WARM_UPS, both_ways=both_ways))
+        except InputError as error:
+            fits.append(None)
+            note += f"; no fit {'both ways' if both_ways else 'one way'}: {error.rule}"
+    return Links(
+        origin="measured",
+        note=note,
+        backend=backend,
+        warm_ups=WARM_UPS,
+        table=table,
+        one_way=fits[0],
+        both_ways=fits[1],
+    )
 
 
 def _rank(rank: int, backend: str, meeting: str, largest: int, out: Path) -> None:
@@ -77,31 +101,23 @@ def _rank(rank: int, backend: str, meeting: str, largest: int, out: Path) -> Non
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=2, timeout=TIMEOUT)
     try:
         device = f"cuda:{rank}" if backend == "nccl" else "cpu"
-        links = play(rank, device, backend, largest, "two processes of one machine")
+        table = play(rank, device, largest)
         if rank == 0:
-            out.write_text(links.model_dump_json(), encoding="utf-8")
+            out.write_text(json.dumps([row.model_dump() for row in table]), encoding="utf-8")
         dist.barrier()
     finally:
         dist.destroy_process_group()
 
 
-def play(rank: int, device: str, backend: str, largest: int, note: str) -> Links:
-    """Ping-pong of ranks 0 and 1 of the process group; both return the same fits of their own times."""
+def play(rank: int, device: str, largest: int) -> list[LinkRow]:
+    """Ping-pong of ranks 0 and 1 of the process group; each returns its own times."""
     table = []
     for size in sizes_up_to(largest):
         mine, other = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
         one_way = _times(lambda mine=mine: _there_and_back(rank, mine), 0.5, device)
         both = _times(lambda mine=mine, other=other: _at_once(rank, mine, other), 1.0, device)
         table.append(LinkRow(size_bytes=size, one_way_seconds=one_way, both_ways_seconds=both))
-    return Links(
-        origin="measured",
-        note=note,
-        backend=backend,
-        warm_ups=WARM_UPS,
-        table=table,
-        one_way=fit_links(table, WARM_UPS),
-        both_ways=fit_links(table, WARM_UPS, both_ways=True),
-    )
+    return table
 
 
 def _there_and_back(rank: int, tensor: torch.Tensor) -> None:
@@ -139,8 +155,8 @@ def _wait(device: str) -> None:
 
 
 def largest_message(boundary_bytes: Sequence[int]) -> int:
-    """The largest message of a plan, at least 64 KiB so that a rate can be seen."""
-    return max(65536, *boundary_bytes)
+    """The largest message of a plan, within what shows a rate and what is worth waiting for."""
+    return min(LARGEST, max(ENOUGH_FOR_A_RATE, *boundary_bytes))
 
 
 def main() -> None:
@@ -152,8 +168,9 @@ def main() -> None:
         device = f"cuda:{local}" if backend == "nccl" else "cpu"
         if dist.get_world_size() != 2:
             raise InputError("torchrun", dist.get_world_size(), "ping-pong needs exactly 2 ranks", "one on each node")
-        links = play(rank, device, backend, 256 * 2**20, "two ranks started by torchrun")
+        table = play(rank, device, LARGEST)
         if rank == 0:
+            links = fitted_links(table, backend, "two ranks started by torchrun")
             os.write(1, (links.model_dump_json(indent=1) + "\n").encode())
     finally:
         dist.destroy_process_group()

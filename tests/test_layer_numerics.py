@@ -17,7 +17,7 @@ from pipesim.errors import InputError  # noqa: E402
 from pipesim.model import ModelSpec  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -48,6 +48,15 @@ CUTS = {
     "ones": (1,) * 24,
     "end in one": (23, 1),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Several threads wait for each other where the machine has other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def batch(model: ModelSpec) -> tuple[Tensor, Tensor]:
@@ -197,9 +206,7 @@ def test_any_partition_into_stages_is_the_same_model(name: str, split: bool) -> 
 
 
 @pytest.mark.parametrize(("dtype", "total"), [(None, 512), (torch.bfloat16, 256)])
-def test_gradients_of_keys_and_values_are_summed_in_float32_for_bf16(
-    dtype: torch.dtype | None, total: int
-) -> None:
+def test_gradients_of_keys_and_values_are_summed_in_float32_for_bf16(dtype: torch.dtype | None, total: int) -> None:
     """512 gradients of 1: a bf16 sum would stop at 256, whose next neighbour is 258; the default does not."""
     kept = KeyValues(torch.ones(1, 1, 1, 1, dtype=torch.bfloat16), 512, dtype)
     assert kept.gradient_dtype is (dtype or torch.float32)
@@ -226,9 +233,7 @@ def test_attention_with_a_prefix_is_the_last_rows_of_the_square(prefix: int) -> 
     n = prefix + s
     q = torch.randn(1, n, 4, 8, dtype=torch.float64, generator=generator)
     k, v = (torch.randn(1, n, 2, 8, dtype=torch.float64, generator=generator) for _ in range(2))
-    torch.testing.assert_close(
-        attend(q[:, prefix:], k, v), attend(q, k, v)[:, prefix:], rtol=1e-12, atol=1e-12
-    )
+    torch.testing.assert_close(attend(q[:, prefix:], k, v), attend(q, k, v)[:, prefix:], rtol=1e-12, atol=1e-12)
 
 
 def test_the_order_of_ops_is_asserted() -> None:
