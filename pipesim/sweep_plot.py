@@ -7,6 +7,7 @@ smallest where none fits, which is then marked. What sets the task (model, micro
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipesim.plot_style import DPI, GRID, INK, LIMIT, QUIET
@@ -46,8 +47,8 @@ class _Panel(NamedTuple):
 
 def schedule_style(index: int) -> dict[str, str]:
     """Colour and shape of the schedule at a place in the legend; together they repeat after 56."""
-    marker = _MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)]
-    return {"color": _COLOURS[index % len(_COLOURS)], "marker": marker}
+    times_round, place = divmod(index, len(_COLOURS))
+    return {"color": _COLOURS[place], "marker": _MARKERS[(place + times_round) % len(_MARKERS)]}
 
 
 def save_sweep(table: DataFrame, path: Path) -> None:
@@ -95,7 +96,7 @@ def _tasks(table: DataFrame, x: str) -> tuple[list[tuple[str, DataFrame]], int]:
 
 
 def _short(value: object) -> str:
-    return format_count(value) if isinstance(value, int) and value >= 1024 else str(value)
+    return format_count(int(value)) if isinstance(value, Integral) and value >= 1024 else str(value)
 
 
 def _panels(table: DataFrame) -> list[_Panel]:
