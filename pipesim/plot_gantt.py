@@ -8,7 +8,7 @@ import numpy as np
 
 from pipesim import plot_style as style
 from pipesim.metrics import measure
-from pipesim.plot_panel import Panel, Scale, draw_panel
+from pipesim.plot_panel import Panel, Scale, draw_panel, numbers_that_fit
 from pipesim.report_words import percent, shape_text, time_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WIDTH, _LEFT, _LEFT_STACKED, _RIGHT, _TOP, _TITLE, _BOTTOM = 13.0, 0.62, 1.15, 0.22, 0.1, 0.36, 0.98
 _LANE_ROOM, _LANE_LIMITS = 7.2, (0.105, 0.36)
 _LEGEND_ROW, _LEGEND_COLUMNS = 0.22, 10
-_SMALLEST_BOX = 1.2  # pixels of a typical op, below which only the first part of a step is drawn
+_SMALLEST_BOX = 2.0  # pixels of a typical op, below which only the first part of a step is drawn
 
 
 def gantt_figure(
@@ -137,7 +137,8 @@ def _caption(timelines: Sequence[Timeline], scale: Scale) -> str:
         deeper.append("later stages of a device")
     if any(shape.subsequences > 1 for shape in shapes):
         deeper.append("later subsequences")
-    parts.append("numbers are micro-batches")
+    if any(numbers_that_fit(timeline, scale) for timeline in timelines):
+        parts.append("numbers are micro-batches")
     if deeper:
         parts.append(f"deeper shades are {', in them '.join(deeper)}")
     return "  ·  ".join(parts)

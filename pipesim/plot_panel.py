@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
+    from pipesim.plot_lanes import Numbers
     from pipesim.timeline import Timeline
 
 _BOX, _STRIP = 0.86, 0.1  # heights of boxes and phase strips, in lanes
@@ -132,14 +133,18 @@ def _draw_boxes(axes: Axes, timeline: Timeline, tops: NDArray[np.float64], scale
         facecolors=style.colours(timeline.plan)[seen],
         edgecolors="white" if border else "face",
         linewidths=border or 0.1,
-        antialiased=pixels > 2,
         zorder=2,
     )
     axes.add_collection(boxes, autolim=False)
 
 
+def numbers_that_fit(timeline: Timeline, scale: Scale) -> Numbers | None:
+    """The numbers to write into boxes at this scale, None where none would be readable."""
+    return numbers(timeline, 72 * scale.inches_of_unit, 72 * scale.lane * _BOX, _MOST_NUMBERS)
+
+
 def _draw_numbers(axes: Axes, timeline: Timeline, tops: NDArray[np.float64], scale: Scale) -> None:
-    found = numbers(timeline, 72 * scale.inches_of_unit, 72 * scale.lane * _BOX, _MOST_NUMBERS)
+    found = numbers_that_fit(timeline, scale)
     if found is None:
         return
     start, end = times(timeline)

@@ -65,12 +65,16 @@ def families(directions: int) -> tuple[dict[Kind, tuple[str, str]], ...]:
 
 def shades(plan: Plan) -> NDArray[np.float64]:
     """float64 [ops] from 0 to 1: where each op lies between the first and the last shade of its kind."""
-    k = plan.shape.subsequences
-    ranks = np.array([_rank_on_device(devices) for devices in plan.placement.device_of.tolist()])
+    k, ranks = plan.shape.subsequences, stage_ranks(plan)
     step = k - 1 + _STAGE_GAP + 1
     place = ranks[plan.direction, plan.stage] * step + plan.subsequence
     last = ranks.max(initial=0) * step + k - 1
     return place / last if last else np.full(len(plan), ONLY_SHADE)
+
+
+def stage_ranks(plan: Plan) -> NDArray[np.int64]:
+    """int64 [directions, stages]: how many earlier stages of its direction live on a stage's device."""
+    return np.array([_rank_on_device(devices) for devices in plan.placement.device_of.tolist()])
 
 
 def colours(plan: Plan) -> NDArray[np.float64]:

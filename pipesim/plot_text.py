@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.plan import Kind
+from pipesim.plot_style import stage_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +30,9 @@ _SHADES = {Kind.F: "░", Kind.B: "█", Kind.I: "█", Kind.W: "▓", Kind.R: "
 def text_gantt(timeline: Timeline, width: int = 100) -> str:
     """One line a device, at most `width` characters wide.
 
-    Ops are named by kind and unit (micro-batch · k + subsequence): F5. With two stages on a device the second
-    stage's letters are small; with more, the stage comes first: 2F5. A dash is the op going on, a dot idle time.
+    Ops are named by kind and unit (micro-batch · k + subsequence): F5. With two stages on a device (in each
+    direction) the second stage's letters are small; with more, the stage comes first: 2F5. A dash is the op going
+    on, a dot idle time.
     """
     margin = len(str(timeline.plan.shape.devices - 1)) + 1
     names, step = short_names(timeline.plan), _step_ns(timeline)
@@ -46,14 +48,15 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
 
 def short_names(plan: Plan) -> list[str]:
     """Kind and unit of every op, with the stage told as `text_gantt` says."""
-    stages = [sorted(set(plan.stage[plan.rows(d)].tolist())) for d in range(plan.shape.devices)]
-    most = max(map(len, stages), default=0)
+    ranks = stage_ranks(plan)
+    most = int(ranks.max()) + 1
     units = plan.microbatch * plan.shape.subsequences + plan.subsequence
-    columns = (plan.device.tolist(), plan.kind.tolist(), plan.stage.tolist(), units.tolist())
+    rank_of_op = ranks[plan.direction, plan.stage]
+    columns = (plan.kind.tolist(), plan.stage.tolist(), rank_of_op.tolist(), units.tolist())
     names = []
-    for device, kind, stage, unit in zip(*columns, strict=True):
+    for kind, stage, rank, unit in zip(*columns, strict=True):
         letter = Kind(kind).name
-        if most == 2 and stage != stages[device][0]:
+        if most == 2 and rank == 1:
             letter = letter.lower()
         names.append(f"{stage if most > 2 else ''}{letter}{unit}")
     return names

@@ -123,7 +123,10 @@ def test_a_step_of_very_many_ops_is_cut_and_the_caption_says_so():
     shown = figure.axes[0].get_xlim()[1]
     assert shown < 1200
     assert re.search(r"only 0 to [\d.]+ of 1200.75 is shown", text_of(figure))
-    assert "shown" not in text_of(gantt_figure([timeline_of()]))
+    assert "numbers are" not in text_of(figure)
+    small = text_of(gantt_figure([timeline_of()]))
+    assert "shown" not in small
+    assert "numbers are micro-batches" in small
 
 
 def test_a_window_is_what_is_shown():

@@ -7,6 +7,15 @@ Stages of p = 4: a micro-batch goes down and back over the same devices, the oth
     device 2   down 2 and 5, up 1 and 6               7 < 6 < 5 < 4
     device 3   down 3 and 4, up 0 and 7         up: the same from device 3
 
+p=4 m=4 v=2 F=1 B=2:
+
+    0 F0 F1 .  F2 f2 F3 f3 f0 b0--- f1 b1--- .  b2--- B2--- b3--- B3--- B0--- .  .  B1---
+    1 .  F0 F2 F1 F3 f2 f0 f3 f1 .  b0--- b2--- b1--- b3--- B2--- B0--- B3--- B1--- .  .
+    2 .  F2 F0 F3 F1 f0 f2 f1 f3 .  b2--- b0--- b3--- b1--- B0--- B2--- B1--- B3--- .  .
+    3 F2 F3 .  F0 f0 F1 f1 f2 b2--- f3 b3--- .  b0--- B0--- b1--- B1--- B2--- .  .  B3---
+
+Small letters are ops of the second stage on a micro-batch's way; 0 and 1 go down, 2 and 3 up.
+
 In a basic unit the first p/2 micro-batches go down, the rest up. With U = p/2 and n the device's distance from
 the middle (U-r on the first half, r-U+1 on the second), "own" the direction that enters on the device's half, and
 first and second its stages on that direction's way, a device visits

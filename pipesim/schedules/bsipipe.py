@@ -7,6 +7,15 @@ p = 4: stages of both directions on each device; a micro-batch of one direction 
     device 2   down 2 and 5, up 1 and 6               7 < 6 < 5 < 4
     device 3   down 3 and 4, up 0 and 7         up: the same from device 3
 
+p=4 m=2 v=2 k=2 F=1 B=2:
+
+    0 F0 F1 .  F2 f2 F3 f3 f0 .  f1 b1--- b0--- .  .  b3--- B3--- b2--- B2--- B1--- .  .  B0---
+    1 .  F0 F2 F1 F3 f2 f0 f3 f1 .  .  .  b1--- b3--- b0--- b2--- B3--- B1--- B2--- B0--- .  .
+    2 .  F2 F0 F3 F1 f0 f2 f1 f3 .  .  .  b3--- b1--- b2--- b0--- B1--- B3--- B0--- B2--- .  .
+    3 F2 F3 .  F0 f0 F1 f1 f2 .  f3 b3--- b2--- .  .  b1--- B1--- b0--- B0--- B3--- .  .  B2---
+
+Numbers are units: 0 and 1 are micro-batch 0, which goes down, 2 and 3 micro-batch 1, which goes up.
+
 Only the abstract of BSIPipe is published; this is our generator of what it promises. Even micro-batches go down,
 odd ones up. Every (direction, stage) is a 1F1B stream over subsequences; how a device mixes its four streams is
 found by list scheduling from both ends of time (`_search`), on unit costs or on the costs and links given. A device
