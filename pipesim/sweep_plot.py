@@ -96,7 +96,7 @@ def _tasks(table: DataFrame, x: str) -> tuple[list[tuple[str, DataFrame]], int]:
 
 
 def _short(value: object) -> str:
-    return format_count(int(value)) if isinstance(value, Integral) and value >= 1024 else str(value)
+    return format_count(int(value)) if isinstance(value, Integral) and int(value) >= 1024 else str(value)
 
 
 def _panels(table: DataFrame) -> list[_Panel]:
