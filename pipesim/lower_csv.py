@@ -30,7 +30,7 @@ def read_plan_or_lowered(path: Path | str) -> Plan | LoweredPlan:
     plan = plan_of_cells(Path(path), rows)
     if not any(cell.communicates for row in rows for cell in row):
         return plan
-    return _lowered(Path(path), plan, rows)
+    return lowered_of_cells(Path(path), plan, rows)
 
 
 def read_lowered(path: Path | str) -> LoweredPlan:
@@ -47,7 +47,8 @@ def write_lowered(lowered: LoweredPlan, path: Path | str) -> None:
     write_text(Path(path), "\n".join(rows) + "\n")
 
 
-def _lowered(path: Path, plan: Plan, rows: Sequence[Sequence[Cell]]) -> LoweredPlan:
+def lowered_of_cells(path: Path, plan: Plan, rows: Sequence[Sequence[Cell]]) -> LoweredPlan:
+    """The lowered plan of a file's cells, whose ops are those of the plan, in its order. Raises FileError."""
     reader = _Reader(path, plan)
     devices = [list(reader.entries(device, row)) for device, row in enumerate(rows)]
     table = np.array([entry for entries in devices for entry in entries], dtype=np.int64).reshape(-1, 4)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipesim.errors import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 ALONE = -1
@@ -57,15 +57,17 @@ def read_cells(path: Path) -> list[list[Cell]]:
 
     Raises FileError naming row and column of the first cell that is none of the forms.
     """
-    rows = [
-        [cell for column, text in enumerate(texts, 1) for cell in _cells(path, text.strip(), row, column)]
-        for row, texts in enumerate(_texts(path), 1)
-    ]
+    rows = [cells_of_row(path, texts, row) for row, texts in enumerate(_texts(path), 1)]
     while rows and not rows[-1]:
         rows.pop()
     if not rows:
         raise FileError(str(path), "empty", "must hold a row of ops for each device", _FORMS)
     return rows
+
+
+def cells_of_row(path: Path, texts: Sequence[str], row: int) -> list[Cell]:
+    """The cells of one row of texts. Raises FileError as `read_cells` does."""
+    return [cell for column, text in enumerate(texts, 1) for cell in _cells(path, text.strip(), row, column)]
 
 
 def _texts(path: Path) -> list[list[str]]:

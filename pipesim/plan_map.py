@@ -71,10 +71,10 @@ class _Maps:
         for microbatch, homes in sorted(self.home.items()):
             up = any(down[stage] not in (_UNKNOWN, device) for stage, (device, _) in homes.items())
             direction_of[microbatch] = up
-            for stage, (device, cell) in homes.items():
+            for stage, (device, _) in homes.items():
                 mirrored = last - device if up else device
-                if down[stage] not in (_UNKNOWN, mirrored):
-                    raise self._on_two_rows(cell, self.first[stage][1])
+                if down[stage] not in (_UNKNOWN, mirrored) and self.moved is not None:
+                    raise self._on_two_rows(self.moved, self.first[self.moved.stage][1])
                 down[stage] = mirrored
         return self._complete(down), direction_of
 
