@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Inches.
 _WIDTH, _LEFT, _LEFT_STACKED, _RIGHT, _TOP, _TITLE, _BOTTOM = 13.0, 0.62, 1.15, 0.22, 0.1, 0.36, 0.98
-_LANE_ROOM, _LANE_LIMITS = 7.2, (0.105, 0.36)
+_LANE_ROOM, _PANEL_ROOM, _LANE_LIMITS = 7.2, 1.7, (0.105, 0.36)
 _LEGEND_ROW, _LEGEND_COLUMNS = 0.22, 10
 _SMALLEST_BOX = 2.0  # pixels of a typical op, below which only the first part of a step is drawn
 
@@ -43,7 +43,8 @@ def gantt_figure(
 
     panels = panels_of(timelines, stacked)
     left = _LEFT_STACKED if stacked else _LEFT
-    lane = float(np.clip(_LANE_ROOM / sum(panel.lanes for panel in panels), *_LANE_LIMITS))
+    room = max(_LANE_ROOM, _PANEL_ROOM * len(panels))
+    lane = float(np.clip(room / sum(panel.lanes for panel in panels), *_LANE_LIMITS))
     scale = Scale(*(window or _visible_window(timelines)), _WIDTH - left - _RIGHT, lane)
     handles = _legend_handles(timelines, scale)
     rows = -(-len(handles) // _LEGEND_COLUMNS)

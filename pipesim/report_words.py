@@ -93,7 +93,7 @@ def _who_fits(rows: Sequence[Metrics], best: Metrics, tied: Sequence[str]) -> st
             f"but does not fit in {limit}: it needs {size_text(_need(best))}"
         )  # fmt: skip
     if not best.fits:
-        return f"but needs {size_text(_need(best))} of {limit}; {_fastest_that_fits(fitting)}"
+        return f"but needs {size_text(_need(best))}, more than the {limit} there are; {_fastest_that_fits(fitting)}"
     others = [row for row in rows if row.schedule not in tied]
     return f"and {'fits' if len(tied) == 1 else 'fit'} in {limit}{_others_that_fit(others)}"
 

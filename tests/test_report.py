@@ -69,11 +69,12 @@ def row(schedule, seconds, need=None, limit=80 * GIB):
         ),
         (
             [("a", 2, 90), ("b", 3, 10), ("c", 4, 90)],
-            "a is fastest (2.000 s a step) but needs 90.00 GiB of 80.00 GiB; only b fits (3.000 s a step).",
+            "a is fastest (2.000 s a step) but needs 90.00 GiB, more than the 80.00 GiB there are; "
+            "only b fits (3.000 s a step).",
         ),
         (
             [("a", 2, 90), ("b", 4, 10), ("c", 3, 20)],
-            "a is fastest (2.000 s a step) but needs 90.00 GiB of 80.00 GiB; "
+            "a is fastest (2.000 s a step) but needs 90.00 GiB, more than the 80.00 GiB there are; "
             "b and c fit, and of these c is fastest (3.000 s a step).",
         ),
         (
