@@ -51,8 +51,7 @@ class Memory:
         """int64 [devices]: the row at which each device first holds most, -1 where it has no ops."""
         bounds = self.plan.offsets.tolist()
         peaks = [
-            start + int(self.during[start:stop].argmax()) if stop > start else -1
-            for start, stop in pairwise(bounds)
+            start + int(self.during[start:stop].argmax()) if stop > start else -1 for start, stop in pairwise(bounds)
         ]
         return np.array(peaks, dtype=np.int64)
 

@@ -42,9 +42,7 @@ def zb_h1(devices: int, microbatches: int) -> Plan:
     return Plan.from_orders("zb-h1", shape, Placement.looped(shape), orders)
 
 
-@pytest.mark.parametrize(
-    ("activation", "weight", "peaks"), [(10, 6, [40, 36, 32, 28]), (34, 32, [136, 134, 132, 130])]
-)
+@pytest.mark.parametrize(("activation", "weight", "peaks"), [(10, 6, [40, 36, 32, 28]), (34, 32, [136, 134, 132, 130])])
 def test_o25_input_half_frees_its_part_and_weight_half_the_rest(activation, weight, peaks):
     """Field case O25: a memory model freed everything at I (or at W), and the peaks came out wrong."""
     plan = zb_h1(4, 8)
@@ -116,13 +114,8 @@ def test_keys_and_values_stay_for_the_whole_micro_batch():
 def test_static_bytes_count_every_copy_a_device_holds():
     shape = PipelineShape(2, 2, stages_per_device=2)
     costs = replace(costs_of(shape), static_bytes=np.array([1, 20, 300, 4000]))
-    orders = [
-        [Op(kind, stage, i) for kind in (Kind.F, Kind.B) for stage in (0, 1, 2, 3) for i in (d,)]
-        for d in (0, 1)
-    ]
-    plan = Plan.from_orders(
-        "two copies", shape, Placement.opposing_v(shape, np.array([0, 1], dtype=np.int8)), orders
-    )
+    orders = [[Op(kind, stage, i) for kind in (Kind.F, Kind.B) for stage in (0, 1, 2, 3) for i in (d,)] for d in (0, 1)]
+    plan = Plan.from_orders("two copies", shape, Placement.opposing_v(shape, np.array([0, 1], dtype=np.int8)), orders)
     assert memory_of(plan, costs).static_bytes.tolist() == [4321, 4321]
     looped = build_plan("interleaved", shape)
     assert memory_of(looped, costs).static_bytes.tolist() == [301, 4020]

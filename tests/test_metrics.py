@@ -38,9 +38,7 @@ def test_1f1b_in_exact_numbers():
 
 
 def test_latency_of_a_tenth_is_a_tenth():
-    assert (
-        measure(run("1f1b", PipelineShape(4, 8), UnitCosts.of(1, 2, latency="0.1"))).makespan_seconds == 34.6
-    )
+    assert measure(run("1f1b", PipelineShape(4, 8), UnitCosts.of(1, 2, latency="0.1"))).makespan_seconds == 34.6
 
 
 def test_o10_both_bubble_definitions_by_name():
@@ -171,9 +169,7 @@ def replay_exposed(timeline) -> list[int]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    shape=st.builds(
-        PipelineShape, st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.integers(1, 3)
-    ),
+    shape=st.builds(PipelineShape, st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.integers(1, 3)),
     times=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     latency=st.integers(0, 2),
     transfer=st.integers(0, 4),
@@ -183,9 +179,7 @@ def test_times_add_up_and_exposed_equals_a_replay(shape, times, latency, transfe
     found = measure(timeline)
     p, makespan = shape.devices, timeline.makespan_ns
     busy = [round(b * timeline.unit_ns) for b in found.busy_seconds]
-    assert busy == [
-        int(timeline.costs.durations(timeline.plan)[list(timeline.plan.rows(d))].sum()) for d in range(p)
-    ]
+    assert busy == [int(timeline.costs.durations(timeline.plan)[list(timeline.plan.rows(d))].sum()) for d in range(p)]
     assert found.idle_seconds == tuple((makespan - b) / timeline.unit_ns for b in busy)
     if makespan:
         assert found.bubble_fraction == float(Fraction(p * makespan - sum(busy), p * makespan))
