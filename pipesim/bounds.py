@@ -81,13 +81,14 @@ def bounds_of(tables: OpTables, placement: Placement, devices: int) -> Bounds:
     before_weight = found.before_backward + tables.backward
     before_recompute = found.before_forward + tables.forward
     after_recompute = tables.backward + found.after_backward
-    parts = (
+    parts = [
         (found.before_forward, tables.forward, found.after_forward),
         (found.before_backward, tables.backward, found.after_backward),
         (before_weight, tables.weight, np.zeros_like(tables.weight)),
         (before_recompute, tables.recompute, after_recompute),
-    )
-    before, duration, after = (np.stack(part) for part in zip(*parts, strict=True))
+    ]
+    there = [part for part in parts if part[1].any()] or parts[:1]
+    before, duration, after = (np.stack(part) for part in zip(*there, strict=True))
     device = placement.device_of[placement.direction_of].T  # [stages, m]
     work, best = 0, 0
     for here in range(devices):
@@ -127,14 +128,12 @@ def chains(tables: OpTables) -> Chains:
 def _along(duration: Table, hop: Table, first: Table) -> Table:
     """Earliest starts where an op follows the stage before it and the subsequence before it."""
     start = first.copy()
-    stages, _, subsequences = start.shape
-    for stage in range(stages):
+    since_first = np.cumsum(duration, axis=-1) - duration
+    for stage in range(len(start)):
         if stage:
             arrived = start[stage - 1] + duration[stage - 1] + hop[stage - 1]
             np.maximum(start[stage], arrived, out=start[stage])
-        for j in range(1, subsequences):
-            ended = start[stage, :, j - 1] + duration[stage, :, j - 1]
-            np.maximum(start[stage, :, j], ended, out=start[stage, :, j])
+        start[stage] = np.maximum.accumulate(start[stage] - since_first[stage], axis=-1) + since_first[stage]
     return start
 
 
@@ -146,14 +145,13 @@ def _against(duration: Table, hop: Table, first: Table) -> Table:
 def _after_start(duration: Table, hop: Table, least: Table) -> Table:
     """Longest chain after each forward's end; `least` is what follows on its own stage."""
     after = least.copy()
-    stages, _, subsequences = after.shape
-    for stage in reversed(range(stages)):
-        if stage + 1 < stages:
+    until_last = np.cumsum(duration[..., ::-1], axis=-1)[..., ::-1] - duration
+    for stage in reversed(range(len(after))):
+        if stage + 1 < len(after):
             onward = hop[stage] + duration[stage + 1] + after[stage + 1]
             np.maximum(after[stage], onward, out=after[stage])
-        for j in reversed(range(subsequences - 1)):
-            onward = duration[stage, :, j + 1] + after[stage, :, j + 1]
-            np.maximum(after[stage, :, j], onward, out=after[stage, :, j])
+        rest = (after[stage] - until_last[stage])[..., ::-1]
+        after[stage] = np.maximum.accumulate(rest, axis=-1)[..., ::-1] + until_last[stage]
     return after
 
 
@@ -190,18 +188,17 @@ def hop_times(placement: Placement, costs: CostTable, network: Network) -> NDArr
     home = placement.device_of[placement.direction_of].T  # [stages, m]
     size = costs.boundary_bytes[costs.class_of_microbatch]  # [m, k]
     result = np.zeros((2, *home.shape, size.shape[1]), dtype=np.int64)
-    for stage in range(len(home) - 1):
-        result[0, stage] = _hop(home[stage], home[stage + 1], size, network)
-        result[1, stage + 1] = _hop(home[stage + 1], home[stage], size, network)
+    result[0, :-1] = _hops(home[:-1], home[1:], size, network)
+    result[1, 1:] = _hops(home[1:], home[:-1], size, network)
     return result
 
 
-def _hop(
+def _hops(
     source: NDArray[np.int32], destination: NDArray[np.int32], size: NDArray[np.int64], network: Network
 ) -> NDArray[np.int64]:
-    held = network.hold_ns(size, source[:, np.newaxis], destination[:, np.newaxis])
-    taken = held + network.latency_ns[source, destination][:, np.newaxis]
-    return np.where((source == destination)[:, np.newaxis], 0, taken)
+    source, destination = source[..., np.newaxis], destination[..., np.newaxis]
+    taken = network.hold_ns(size, source, destination) + network.latency_ns[source, destination]
+    return np.where(source == destination, 0, taken)
 
 
 def optimality_gap(timeline: Timeline, bounds: Bounds | None = None) -> float | None:
