@@ -50,9 +50,8 @@ def compare(
 
     refuse_unwritable(gantt=gantt, memory=memory, trace=trace)
     comparison = compare_schedules(_scenario(options), schedules or None)
-    timelines = [outcome.timeline for outcome in comparison.outcomes]
-    write_pictures(timelines, gantt=gantt, memory=memory)
-    write_trace(timelines, trace)
+    write_pictures(comparison.outcomes, gantt=gantt, memory=memory)
+    write_trace([outcome.timeline for outcome in comparison.outcomes], trace)
     if as_json:
         print_json({"rows": [outcome.metrics.as_json() for outcome in comparison.outcomes]})
     else:

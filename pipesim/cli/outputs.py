@@ -44,8 +44,9 @@ def refuse_unwritable(**files: Path | None) -> None:
             raise InputError(f"--{name}", str(path), "its folder does not exist", f"make {path.parent} first")
 
 
-def write_pictures(timelines: Sequence[Timeline], *, gantt: Path | None, memory: Path | None) -> None:
-    """Draws the charts asked for, all timelines in one figure."""
+def write_pictures(outcomes: Sequence[Outcome], *, gantt: Path | None, memory: Path | None) -> None:
+    """Draws the charts asked for, all outcomes in one figure."""
+    timelines = [outcome.timeline for outcome in outcomes]
     if gantt is not None:
         from pipesim.plot import save_gantt
 
@@ -53,7 +54,8 @@ def write_pictures(timelines: Sequence[Timeline], *, gantt: Path | None, memory:
     if memory is not None:
         from pipesim.plot import save_memory
 
-        save_memory(timelines, memory)
+        facts = outcomes[0].case.facts
+        save_memory(timelines, memory, limit_bytes=facts.memory_limit_bytes if facts else None)
 
 
 def write_trace(timelines: Sequence[Timeline], trace: Path | None) -> None:

@@ -47,7 +47,7 @@ def simulate(
 
     refuse_unwritable(gantt=gantt, memory=memory, trace=trace, spans=spans, plan=plan)
     outcome = run(scenario_from(parse_values(options), schedule))
-    write_pictures([outcome.timeline], gantt=gantt, memory=memory)
+    write_pictures([outcome], gantt=gantt, memory=memory)
     write_trace([outcome.timeline], trace)
     write_tables(outcome, spans=spans, plan=plan)
     if as_json:
