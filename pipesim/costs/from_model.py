@@ -52,7 +52,9 @@ def model_inputs(
         from pipesim.profile import read_profile
 
         profile = read_profile(scenario.profile)
-        costs = calibrated_costs(profile, model, cluster, shape, layers, sequence, options)
+        costs = calibrated_costs(
+            profile, model, cluster, shape, layers, sequence, options, where=scenario.profile
+        )
     if scenario.recompute != "none":
         costs = replace(costs, name=f"{costs.name}, {scenario.recompute} recompute")
     network = cluster_network(cluster, rank_order(shape.devices, scenario.tp, scenario.dp), scenario.tp)
