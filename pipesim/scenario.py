@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import EngineName, simulate
-from pipesim.errors import InputError
+from pipesim.errors import InputError, ShapeError
 from pipesim.plan import PipelineShape
 from pipesim.schedules import schedule_named
 
@@ -85,8 +85,17 @@ class Scenario:
         """Plan, costs and links. Raises InputError (or ShapeError, FileError) with what would do."""
         if self.unit_costs is not None or self.recompute != "auto":
             return self._case()
-        light = replace(self, recompute="none")._case()
-        return light if light.fits else replace(self, recompute="full")._case()
+        light = self._light_case()
+        return light if light is not None and light.fits else replace(self, recompute="full")._case()
+
+    def _light_case(self) -> Case | None:
+        """Without recomputation; None where even one micro-batch is then over a limit in bytes."""
+        try:
+            return replace(self, recompute="none")._case()
+        except ShapeError:
+            if self.memory_limit_bytes is None:
+                raise
+            return None
 
     def _case(self) -> Case:
         shape = self.shape()

@@ -19,7 +19,9 @@ from pipesim.errors import ShapeError
 from pipesim.lower import lower
 from pipesim.memory import in_flight, memory_of, peak_in_flight
 from pipesim.plan import Kind, PipelineShape, Plan
+from pipesim.scenario import Scenario, run
 from pipesim.schedules import build_plan
+from pipesim.units import GIB
 from tests.conftest import GOLDEN
 from tests.simulating import unit_timeline
 from tests.strategies import cost_tables, networks
@@ -202,3 +204,15 @@ def test_plans_for_uneven_stages_and_subsequences() -> None:
     blind = simulate(build_plan("bsipipe", shape), costs, network)
     assert aware.makespan_ns < blind.makespan_ns
     assert max(peak_in_flight(aware.plan)) <= 3
+
+
+def test_a_limit_in_bytes_makes_auto_recompute() -> None:
+    """Where one micro-batch without recomputation is over the limit, "auto" recomputes instead of refusing."""
+    scenario = Scenario(
+        schedule="bsipipe", devices=4, microbatches=4, subsequences=4, model="llama3-8b", seq_len=64 * 1024
+    )
+    with pytest.raises(ShapeError, match="--memory-limit"):
+        replace(scenario, recompute="none", memory_limit_bytes=40 * GIB).case()
+    outcome = run(replace(scenario, memory_limit_bytes=40 * GIB))
+    assert max(outcome.metrics.peak_activation_bytes) <= 40 * GIB
+    assert "full recompute" in outcome.metrics.costs
