@@ -57,13 +57,9 @@ class Layer(nn.Module):
         self.attention_out = Linear(wide, m.hidden, m.output_bias, work, **kind)
         self.up = Linear(m.hidden, (1 + self.gated) * m.feedforward, m.mlp_bias, work, **kind)
         self.down = Linear(m.feedforward, m.hidden, m.mlp_bias, work, **kind)
-        self.q_norm, self.k_norm = (
-            Norm("rmsnorm", m.head_size, **kind) if m.qk_norm else None for _ in range(2)
-        )
+        self.q_norm, self.k_norm = (Norm("rmsnorm", m.head_size, **kind) if m.qk_norm else None for _ in range(2))
 
-    def attention(
-        self, x: Tensor, microbatch: Microbatch, place: int, start: int, rotation: Rotation | None
-    ) -> Tensor:
+    def attention(self, x: Tensor, microbatch: Microbatch, place: int, start: int, rotation: Rotation | None) -> Tensor:
         """Attention over prefix and these tokens; `place` is the layer's number in its stage."""
         counts = [self.heads, self.kv_heads, self.kv_heads]
         q, k, v = self.qkv(x).unflatten(-1, (-1, self.size)).split(counts, dim=2)
@@ -79,9 +75,7 @@ class Layer(nn.Module):
         wide = self.up(x)
         return self.down(gated(wide) if self.gated else functional.gelu(wide, approximate="tanh"))
 
-    def forward(
-        self, x: Tensor, microbatch: Microbatch, place: int, start: int, rotation: Rotation | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, microbatch: Microbatch, place: int, start: int, rotation: Rotation | None) -> Tensor:
         """[batch, s, hidden] -> the same."""
         attended = self.attention(self.attention_norm(x), microbatch, place, start, rotation)
         if self.parallel:
@@ -108,9 +102,7 @@ class Stage(nn.Module):
         """Parameters are drawn on `device` from `seed` and the layer's number; `backend` pins attention."""
         super().__init__()
         if model.experts:
-            raise InputError(
-                "model", model.name, "has experts; only dense layers can be run", "use a dense model"
-            )
+            raise InputError("model", model.name, "has experts; only dense layers can be run", "use a dense model")
         self.model, self.seed, self.backend = model, seed, backend
         self.device, self.dtype = torch.device(device), dtype
         self.work = WeightWork()
@@ -151,9 +143,7 @@ class Stage(nn.Module):
             if "norm" in name or isinstance(part, Norm):
                 parameter.add_(0.0 if name.endswith("bias") else 1.0)
 
-    def new_microbatch(
-        self, batch: int, lengths: Sequence[int], valid_tokens: int | None = None
-    ) -> Microbatch:
+    def new_microbatch(self, batch: int, lengths: Sequence[int], valid_tokens: int | None = None) -> Microbatch:
         """A micro-batch of `batch` sequences cut into `lengths`; `valid_tokens` divide the loss."""
         return Microbatch.new(batch, lengths, valid_tokens, len(self.layers))
 
@@ -161,9 +151,7 @@ class Stage(nn.Module):
         """F of subsequence j; returns hidden [batch, s, hidden], or this subsequence's share of the loss."""
         microbatch.begin_forward(j)
         start = microbatch.start(j)
-        assert x.shape[:2] == (microbatch.batch, microbatch.lengths[j]), (
-            f"input {tuple(x.shape)} of subsequence {j}"
-        )
+        assert x.shape[:2] == (microbatch.batch, microbatch.lengths[j]), f"input {tuple(x.shape)} of subsequence {j}"
         if self.embedding is None:
             x = x.detach().requires_grad_()
         with pinned(self.backend):
@@ -181,9 +169,7 @@ class Stage(nn.Module):
         assert targets is not None, "the stage with the head needs targets"
         logits = self.head(self.final_norm(x)).flatten(0, 1)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        total = functional.cross_entropy(
-            wide, targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
-        )
+        total = functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum")
         return total / valid_tokens
 
     def backward(self, microbatch: Microbatch, j: int, grad_out: Tensor | None = None) -> Tensor | None:
@@ -191,9 +177,7 @@ class Stage(nn.Module):
         saved = microbatch.begin_backward(j)
         assert (grad_out is None) == (self.head is not None), "a gradient comes in exactly where no head is"
         if grad_out is None:
-            grad_out = torch.ones(
-                (), dtype=torch.promote_types(self.dtype, torch.float32), device=self.device
-            )
+            grad_out = torch.ones((), dtype=torch.promote_types(self.dtype, torch.float32), device=self.device)
         torch.autograd.backward(saved.root, grad_out)
         microbatch.end_backward(j)
         return saved.x.grad

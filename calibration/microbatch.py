@@ -85,9 +85,7 @@ class Microbatch:
 
     def begin_weight(self, j: int) -> list[Pair]:
         """W comes once, after its I."""
-        assert j in self.waiting, (
-            f"weight gradient of subsequence {j}: its I has not run, or its W already has"
-        )
+        assert j in self.waiting, f"weight gradient of subsequence {j}: its I has not run, or its W already has"
         return self.waiting.pop(j)
 
     def end_backward(self, j: int) -> None:

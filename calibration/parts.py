@@ -39,9 +39,7 @@ class Rotation:
         if self.table is None or self.table[0].shape[0] < stop:
             wide = torch.promote_types(like.dtype, torch.float32)
             rates = self.theta ** (-torch.arange(0, self.size, 2, dtype=wide, device=like.device) / self.size)
-            angles = torch.outer(torch.arange(stop, dtype=wide, device=like.device), rates).repeat(1, 2)[
-                :, None
-            ]
+            angles = torch.outer(torch.arange(stop, dtype=wide, device=like.device), rates).repeat(1, 2)[:, None]
             self.table = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
         return self.table
 
