@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from pipesim.plot_frontier import save_frontier
 from pipesim.scenario import Scenario, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pipesim.frontier import FrontierPoint
@@ -136,3 +138,52 @@ def test_a_real_model_counts_bytes_and_says_what_fits() -> None:
         assert point.metrics.fits == (point.memory <= (point.metrics.memory_limit_bytes or 0))
     assert "llama3-8b on h100" in found.caption
     assert "GiB" in found.closing_sentence()
+
+
+@pytest.fixture
+def command() -> Callable[..., Any]:
+    """Runs `frontier` as the command line does, without mounting the other commands."""
+    import typer
+    from typer.testing import CliRunner
+
+    from pipesim.cli.frontier import frontier as function
+
+    app = typer.Typer()
+    app.command()(function)
+
+    def invoke(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["--unit-costs", "1,2", "-p", "4", "-m", "4", *arguments])
+
+    return invoke
+
+
+def test_command_prints_a_table_and_draws(command: Callable[..., Any], tmp_path: Path) -> None:
+    picture = tmp_path / "frontier.png"
+    done = command("-k", "2", "--in-flight", "2,3", "--schedule", "1f1b,bitpipe", "--plot", str(picture))
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("unit costs F=1 B=2; p=4 m=4\n")
+    for words in ("bsipipe", "1f1b", "bitpipe", "over", "fastest"):
+        assert words in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_command_as_json_is_one_document(command: Callable[..., Any]) -> None:
+    done = command("-k", "2", "--in-flight", "3", "--schedule", "1f1b", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert sorted(row["schedule"] for row in rows) == ["1f1b", "bsipipe"]
+    assert [row["in_flight_limit"] for row in rows if row["schedule"] == "bsipipe"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-m", "4,8"], "--microbatches: 4,8: takes one value here; lists are for --in-flight and --subsequences"),
+        (["--plot", "frontier.txt"], "--plot: frontier.txt: unknown ending; one of .png, .svg, .pdf"),
+        (["--plot", "no/such/frontier.png"], "its folder does not exist; make no/such first"),
+        (["--in-flight", "0"], "--in-flight: 0: must be above 0"),
+    ],
+)
+def test_command_refuses_in_one_line(command: Callable[..., Any], arguments: list[str], words: str) -> None:
+    raised = command(*arguments).exception
+    assert isinstance(raised, InputError)
+    assert words in str(raised)

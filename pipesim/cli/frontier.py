@@ -43,7 +43,9 @@ def frontier(
     lists = parse_lists(options)
     limits, counts = lists.pop("in_flight", list(LIMITS)), lists.pop("subsequences", list(SUBSEQUENCES))
     names = names_of(schedule)
-    with progress(points_at_most(limits, counts, names)) as report:
+    with progress() as begin:
+        report = begin(points_at_most(limits, counts, names))
+        report(0)  # nothing is known from before
         found = trace_frontier(_single(lists), limits, counts, names, report)
     if plot is not None:
         from pipesim.plot_frontier import save_frontier
