@@ -6,15 +6,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from calibration.fit import fit_sizes, fit_times, time_row
+from calibration.fit import fit_sizes, fit_times, rms, time_row, worst
 from calibration.grid import Point
 from calibration.statistics import Summary, summarise
 from pipesim.profile import SCHEMA_VERSION, CalibrationProfile
-from pipesim.profile_records import Optimizer, Samples, Stability
+from pipesim.profile_records import HeldOut, Optimizer, Samples, Stability
 
 if TYPE_CHECKING:
     from pipesim.model import ModelSpec
-    from pipesim.profile_records import Grid, Links, MemoryRow, Provenance, TimeRow
+    from pipesim.profile_records import Fit, Grid, Links, MemoryRow, Provenance, TimeRow
 
 HOST_BOUND_CLOCK = "CUDA events or host issue time, whichever is longer"
 REFERENCE_WARM_UPS = 2
@@ -46,6 +46,7 @@ def assemble(measured: Measured) -> CalibrationProfile:
     samples = samples_of(m.visits)
     rows = [time_row(one, m.grid.warm_ups, m.clock == HOST_BOUND_CLOCK) for one in samples]
     sizes = sorted(m.sizes, key=lambda row: (row.tp, row.part, row.tokens, row.prefix))
+    time_fits = fit_times(rows, apart=m.prefix_zero_apart, refuse=m.refuse_unstable)
     return CalibrationProfile.model_validate(
         {
             "schema_version": SCHEMA_VERSION,
@@ -60,7 +61,8 @@ def assemble(measured: Measured) -> CalibrationProfile:
             "samples": samples,
             "times": rows,
             "memory": sizes,
-            "fits": [*fit_times(rows, apart=m.prefix_zero_apart, refuse=m.refuse_unstable), *fit_sizes(sizes)],
+            "fits": [*time_fits, *fit_sizes(sizes)],
+            "held_out": held_out(time_fits, rows),
             "optimizer": _optimizer(m.optimizer, m.grid.warm_ups),
             "links": m.links,
             "stability": stability(m.reference, rows),
@@ -82,6 +84,18 @@ def samples_of(visits: list[dict[str, Any]]) -> list[Samples]:
         Samples.model_validate({**p._asdict(), "op": op, "seconds": lists, "host_seconds": host[p, op]})
         for (p, op), lists in sorted(seconds.items())
     ]
+
+
+def held_out(fits: list[Fit], rows: list[TimeRow]) -> HeldOut | None:
+    """Errors of the fits on the stable held-out times of layers; None without such times."""
+    unseen = [row for row in rows if row.part == "layer" and row.held_out and row.stable]
+    errors = [
+        fit.value(row.tokens, row.prefix) / row.seconds - 1.0
+        for row in unseen
+        for fit in fits
+        if (fit.tp, fit.part, fit.quantity) == (row.tp, row.part, row.op) and fit.covers(row.prefix)
+    ]
+    return HeldOut(op_times=len(errors), rms=rms(errors), worst=worst(errors)) if errors else None
 
 
 def _optimizer(found: dict[str, Any] | None, warm_ups: int) -> Optimizer | None:

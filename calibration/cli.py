@@ -94,6 +94,8 @@ def _settings(**text: str) -> Settings:
     dtype = text["dtype"] or ("bfloat16" if text["device"].startswith("cuda") else "float32")
     cuts = {"even": ("even",), "flops": ("flops",), "both": ("even", "flops")}
     model = load(text["model"])
+    if model.experts:
+        raise InputError("--model", model.name, "has experts; only dense layers can be timed", "use a dense model")
     length = parse_count(text["seq_len"], "--seq-len")
     if model.position == "learned" and length > model.max_positions:
         raise InputError("--seq-len", length, f"{model.name} has {model.max_positions} learned positions")

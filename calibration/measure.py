@@ -10,13 +10,15 @@ import gc
 import math
 import random
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from calibration.assemble import Measured, assemble
-from calibration.bench import Bench, BenchSettings
+from calibration.attention import attend, pinned
+from calibration.bench import Bench, BenchSettings, share_of
 from calibration.environment import provenance
 from calibration.grid import Point, grid
 from calibration.journal import Journal
@@ -60,6 +62,12 @@ class Settings:
     threads: int = 1
     visit_seconds: float = VISIT_SECONDS
     refuse_unstable: bool = True
+
+    def check(self) -> None:
+        """InputError if the model cannot be divided or the sequence cut like this."""
+        for tp in self.tps:
+            share_of(self.model, tp)
+        self.points()
 
     def points(self) -> list[Point]:
         """All points of the grid."""
@@ -107,6 +115,8 @@ def measure(
     Raises InputError when nothing stable is left to fit, FileError on a journal of another run beside `out`.
     """
     check_device(settings.device)
+    check_attention(settings.backend, settings.device, settings.dtype)
+    settings.check()
     torch.set_num_threads(settings.threads)
     gc.freeze()  # what is loaded now stays: collecting between visits looks at a visit's own objects only
     journal = Journal(journal_path(out), _fingerprint(settings))
@@ -128,11 +138,23 @@ def journal_path(out: Path) -> Path:
 
 def check_device(device: str) -> None:
     """InputError if this machine has no such device."""
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise InputError("--device", device, "must be cpu or cuda")
-    if kind == "cuda" and not torch.cuda.is_available():
+    if device not in ("cpu", "cuda"):
+        raise InputError("--device", device, "must be cpu or cuda", "CUDA_VISIBLE_DEVICES chooses among GPUs")
+    if device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device", device, "torch sees no CUDA device here", "use --device cpu")
+
+
+def check_attention(backend: str, device: str, dtype: str) -> None:
+    """InputError if this torch cannot run such attention behind a prefix."""
+    q, k = (torch.zeros(1, n, 1, 64, dtype=DTYPES[dtype], device=device) for n in (8, 16))
+    try:
+        with pinned(backend), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says why at length; the reason here is one line
+            attend(q, k, k)
+    except RuntimeError:
+        rule = f"torch {torch.__version__} cannot run it on {device} in {dtype}"
+        remedy = "use --attention flash" + (" and --dtype bfloat16" if device == "cuda" else "")
+        raise InputError("--attention", backend, rule, remedy) from None
 
 
 def _fingerprint(settings: Settings) -> dict[str, Any]:
@@ -204,7 +226,7 @@ class _Run:
     def _reference(self, n: int) -> None:
         """A fixed matrix product, whose times tell whether the machine itself has changed."""
         s = self.settings
-        size = REFERENCE_SIZE[s.device.partition(":")[0]]
+        size = REFERENCE_SIZE[s.device]
         a, b = (torch.randn(size, size, dtype=DTYPES[s.dtype], device=s.device) for _ in range(2))
         times = time_spans(self.clock, CacheFlush(s.device), [("mm", lambda: a @ b)], REFERENCE_REPETITIONS)
         self.journal.add({"round": n, "reference": times.seconds["mm"]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from calibration.attention import KeyValues
@@ -58,11 +57,6 @@ class Microbatch:
     def start(self, j: int) -> int:
         """Prefix length of subsequence j: the tokens before it."""
         return sum(self.lengths[:j])
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Prefix length of every subsequence."""
-        return tuple(accumulate(self.lengths, initial=0))[:-1]
 
     def append(self, layer: int, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Retain one subsequence's keys and values of a layer; returns the whole prefix with them."""

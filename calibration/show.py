@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pipesim.profile import CalibrationProfile
-    from pipesim.profile_records import Fit, Links, TimeRow
+    from pipesim.profile_records import Links
 
 OPS = ("F", "B", "I", "W")
 
@@ -40,26 +40,10 @@ def summary(profile: CalibrationProfile) -> str:
 
 def held_out(profile: CalibrationProfile) -> str:
     """One line: error of the layer fits on points they never saw, all ops together."""
-    errors = held_out_errors(profile)
-    if not errors:
+    h = profile.held_out
+    if h is None:
         return "held-out points: none"
-    rms, worst = float(np.sqrt(np.mean(np.square(errors)))), float(np.max(np.abs(errors)))
-    return f"held-out points of a layer: rms error {rms:.1%}, worst {worst:.1%}, over {len(errors)} op times"
-
-
-def held_out_errors(profile: CalibrationProfile) -> list[float]:
-    """Relative errors of the fits on every stable held-out time of a layer."""
-    found = []
-    for row in profile.times:
-        if row.part == "layer" and row.held_out and row.stable:
-            fit = next((f for f in profile.fits if _fits(f, row)), None)
-            if fit is not None:
-                found.append(fit.value(row.tokens, row.prefix) / row.seconds - 1.0)
-    return found
-
-
-def _fits(fit: Fit, row: TimeRow) -> bool:
-    return (fit.tp, fit.part, fit.quantity) == (row.tp, row.part, row.op) and fit.covers(row.prefix)
+    return f"held-out points of a layer: rms error {h.rms:.1%}, worst {h.worst:.1%}, over {h.op_times} op times"
 
 
 def shown(profile: CalibrationProfile) -> str:
@@ -157,7 +141,6 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def shown_json(profile: CalibrationProfile) -> str:
     """The profile without its samples, as JSON."""
     data = {key: value for key, value in as_json(profile).items() if key != "samples"}
-    data["held_out"] = held_out(profile)
     return json.dumps(data, allow_nan=False, indent=1)
 
 

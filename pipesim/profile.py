@@ -21,6 +21,7 @@ from pipesim.model import ModelSpec
 from pipesim.profile_records import (
     Fit,
     Grid,
+    HeldOut,
     Links,
     MemoryRow,
     OpName,
@@ -64,6 +65,7 @@ class CalibrationProfile(Record):
     times: list[TimeRow]
     memory: list[MemoryRow]
     fits: list[Fit]
+    held_out: HeldOut | None
     optimizer: Optimizer | None
     links: Links
     stability: Stability

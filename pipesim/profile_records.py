@@ -136,6 +136,14 @@ class Fit(Record):
         return low <= tokens <= high and first <= prefix <= last
 
 
+class HeldOut(Record):
+    """Relative errors of the layer fits on op times they never saw, all ops together."""
+
+    op_times: Positive
+    rms: Finite
+    worst: Finite
+
+
 class Optimizer(Record):
     """One optimizer step, per parameter."""
 

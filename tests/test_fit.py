@@ -82,6 +82,9 @@ def test_held_out_points_are_predicted_but_never_fitted() -> None:
 
     plain, found = profile(), profile(seconds=odd)
     by_key = {(f.part, f.quantity, f.where): f for f in plain.fits}
+    assert found.held_out is not None
+    assert found.held_out.rms == pytest.approx(0.9, abs=0.01)
+    assert found.held_out.op_times == 24
     for fit in found.fits:
         before = by_key[fit.part, fit.quantity, fit.where]
         assert (fit.a, fit.b, fit.c, fit.d) == (before.a, before.b, before.c, before.d)
