@@ -90,11 +90,12 @@ def test_a_wrong_backend_would_be_seen(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_the_real_run_measures_both_models_and_both_shares(tmp_path: Path) -> None:
-    node = gpu_node.gpu_run(tmp_path, 5.5)
+    node = gpu_node.gpu_run(tmp_path, 7.5)
     names = {settings.model.name: settings for _, settings in node.grids}
     assert set(names) == {"llama3-8b", "seq1f1b-7b"}
     for settings in names.values():
         assert settings.tps == (1, 8)
         assert (settings.device, settings.dtype, settings.backend) == ("cuda", "bfloat16", "flash")
         assert any(point.held_out for point in settings.points())
-    assert node.seconds < 360
+    assert node.seconds < 480
+    assert node.seconds - node.reserved < 360
