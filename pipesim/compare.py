@@ -35,7 +35,7 @@ def compare_schedules(scenario: Scenario, schedules: Sequence[str] | None = None
     outcomes, refused = [], []
     for name in names:
         try:
-            outcomes.append(run(scenario.fitted(name)))
+            outcomes.append(run(scenario.fitted(name), bounded=True))
         except ShapeError as error:
             if schedules is not None:
                 raise

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipesim.bounds import optimality_gap
 from pipesim.memory import memory_of, peak_in_flight
 from pipesim.plan import Kind
 from pipesim.timeline import NOTHING_SENT
@@ -16,6 +17,7 @@ from pipesim.transfers import transfers_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pipesim.bounds import Bounds
     from pipesim.memory import Memory
     from pipesim.plan import Plan
     from pipesim.timeline import Timeline
@@ -59,6 +61,8 @@ class Metrics:
     peak_activation_bytes: all but static bytes: activations, keys/values, their gradients, transients;
     peak_memory_bytes: with static bytes. peak_memory_at_seconds: when each device first holds its most.
     leading_forwards: forwards before a device's first backward.
+    lower_bound: no order of the same ops on the same devices takes less (see `bounds`);
+    optimality_gap: (makespan - lower bound) / lower bound.
     """
 
     schedule: str
@@ -89,6 +93,8 @@ class Metrics:
     fits: bool | None
     leading_forwards: tuple[int, ...]
     throughput: Throughput | None
+    lower_bound_seconds: float | None = None
+    optimality_gap: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One flat object of plain JSON values; the throughput keys are there only with a model."""
@@ -98,8 +104,8 @@ class Metrics:
         return flat | (throughput or {})
 
 
-def measure(timeline: Timeline, facts: StepFacts | None = None) -> Metrics:
-    """The metrics of a timeline; throughput and `fits` need the facts of the step."""
+def measure(timeline: Timeline, facts: StepFacts | None = None, *, bounds: Bounds | None = None) -> Metrics:
+    """The metrics of a timeline; throughput and `fits` need the facts of the step, the optimality gap its bounds."""
     plan, shape = timeline.plan, timeline.plan.shape
     makespan, busy, span = timeline.makespan_ns, _busy_ns(timeline), _span_ns(timeline)
     limit = facts.memory_limit_bytes if facts else None
@@ -130,6 +136,8 @@ def measure(timeline: Timeline, facts: StepFacts | None = None) -> Metrics:
         peak_in_flight=tuple(peak_in_flight(plan)),
         leading_forwards=tuple(_leading_forwards(plan)),
         throughput=_throughput(timeline, facts) if facts else None,
+        lower_bound_seconds=timeline.in_units(bounds.lower_ns) if bounds else None,
+        optimality_gap=optimality_gap(timeline, bounds) if bounds else None,
         **_memory_facts(timeline, memory_of(plan, timeline.costs), limit),
     )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pipesim.compare import Comparison
     from pipesim.costs.table import CostTable
     from pipesim.metrics import Metrics
+    from pipesim.plan import PipelineShape
     from pipesim.report_catalog import Catalog
     from pipesim.scenario import Outcome
     from pipesim.timeline import Timeline
@@ -131,6 +132,9 @@ def _totals(metrics: Metrics) -> Table:
         ("bubble", f"{percent(metrics.bubble_fraction)} of the time, "
                    f"{percent(metrics.bubble_over_ideal)} over ideal"),
     ]  # fmt: skip
+    if metrics.lower_bound_seconds is not None:
+        least = time_text(metrics.lower_bound_seconds, unit)
+        rows.append(("bound", f"no order takes less than {least}: {percent(metrics.optimality_gap)} over it"))
     if metrics.throughput:
         t = metrics.throughput
         rows.append(
@@ -181,8 +185,14 @@ def _notes(rows: list[Metrics]) -> list[tuple[str, str]]:
     from pipesim.schedules import all_schedules
 
     known = all_schedules()
-    found = [(row.schedule, known[row.schedule].note) for row in rows if row.schedule in known]
-    return [(name, note) for name, note in found if note]
+    named = [(known[row.schedule], row) for row in rows if row.schedule in known]
+    return [(s.name, s.note) for s, row in named if s.note and s.note_applies(_shape(row))]
+
+
+def _shape(row: Metrics) -> PipelineShape:
+    from pipesim.plan import PipelineShape
+
+    return PipelineShape(row.devices, row.microbatches, row.stages_per_device, row.subsequences)
 
 
 def _console(*, to_stderr: bool = False) -> Console:

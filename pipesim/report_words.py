@@ -140,6 +140,8 @@ def comparison_columns(rows: Sequence[Metrics]) -> list[tuple[str, Callable[[Met
         ("bubble\nof time", lambda row: percent(row.bubble_fraction)),
         ("bubble\nover ideal", lambda row: percent(row.bubble_over_ideal)),
     ]
+    if any(row.optimality_gap is not None for row in rows):
+        columns.append(("over lower\nbound", lambda row: percent(row.optimality_gap)))
     if any(max(row.peak_memory_bytes) for row in rows):
         columns.append(("peak\nGiB", lambda row: gib(_need(row))))
     else:

@@ -123,11 +123,16 @@ def test_comparison_has_a_row_a_schedule_and_ends_with_the_sentence(capsys):
     lines = out.splitlines()
     assert "unit costs F=1 B=2; p=4 m=8" in lines[0]
     rows = {line.split()[0]: line.split() for line in lines[:-1] if line.strip().startswith(FIVE)}
-    assert rows["1f1b"][1:] == ["33", "27.3%", "37.5%", "4"]
-    assert rows["seq1f1b-interleaved"][1:] == ["v=2", "k=4", "25.125", "4.5%", "4.7%", "1.75"]
+    assert rows["1f1b"][1:] == ["33", "27.3%", "37.5%", "0.0%", "4"]
+    assert rows["seq1f1b-interleaved"][1:] == ["v=2", "k=4", "25.125", "4.5%", "4.7%", "0.0%", "1.75"]
     assert "MFU" not in out
     assert lines[-1].startswith("seq1f1b-interleaved is fastest (25.125 units a step)")
-    assert "interleaved: Megatron-LM and torch refuse" in out
+    assert "Megatron-LM and torch refuse" not in out
+
+
+def test_a_note_is_shown_where_it_applies(capsys):
+    print_comparison(compare_schedules(Scenario(devices=4, microbatches=9, unit_costs=UnitCosts.of(1, 2)), FIVE))
+    assert "interleaved: Megatron-LM and torch refuse" in capsys.readouterr().out
 
 
 def test_comparison_with_a_model_has_throughput_and_memory(capsys):
@@ -144,7 +149,7 @@ def test_comparison_with_a_model_has_throughput_and_memory(capsys):
     out = capsys.readouterr().out
     assert "MFU" in out
     assert next(line.split() for line in out.splitlines() if line.strip().startswith("1f1b")) == [
-        "1f1b", "33", "1,000", "40.0%", "27.3%", "37.5%", "60.0", "yes",
+        "1f1b", "33", "1,000", "40.0%", "27.3%", "37.5%", "0.0%", "60.0", "yes",
     ]  # fmt: skip
     assert "bitpipe is left out: devices: [3]: must be even" in out
     assert "…" not in out

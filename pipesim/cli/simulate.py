@@ -46,7 +46,7 @@ def simulate(
     from pipesim.scenario import run
 
     refuse_unwritable(gantt=gantt, memory=memory, trace=trace, spans=spans, plan=plan)
-    outcome = run(scenario_from(parse_values(options), schedule))
+    outcome = run(scenario_from(parse_values(options), schedule), bounded=True)
     write_pictures([outcome], gantt=gantt, memory=memory)
     write_trace([outcome.timeline], trace)
     write_tables(outcome, spans=spans, plan=plan)

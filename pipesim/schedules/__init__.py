@@ -32,7 +32,8 @@ class Schedule:
 
     generate(shape, **options) -> Plan. `defaults` are the shape fields it uses beside devices and micro-batches,
     with the value taken when the user gives none; `options` the keyword arguments `generate` also takes
-    ("costs", "network", "memory_limit_bytes", "variant"); `fixed` shape fields it accepts at one value only.
+    ("costs", "network", "memory_limit_bytes", "variant"); `fixed` shape fields it accepts at one value only; `note`
+    is what a reader of results should know, shown where `note_applies(shape)`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Schedule:
     fixed: dict[str, int] = field(default_factory=dict)
     options: frozenset[str] = frozenset()
     note: str = ""
+    note_applies: Callable[[PipelineShape], bool] = lambda shape: True
 
     def fit(self, shape: PipelineShape) -> PipelineShape:
         """The nearest shape this schedule takes: fields it does not use at their neutral or fixed value."""

@@ -38,4 +38,5 @@ SCHEDULE = Schedule(
     generate=generate,
     defaults={"stages_per_device": 2},
     note="Megatron-LM and torch refuse a number of micro-batches that p does not divide; the order here is ours",
+    note_applies=lambda shape: shape.microbatches % shape.devices != 0,
 )
