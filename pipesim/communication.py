@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["overlapped", "blocking", "fused"]
 MODES: tuple[Mode, ...] = ("overlapped", "blocking", "fused")
+NAMES = (*MODES, "queued")
 Queues = Literal["device", "direction", "peer", "channel", "none"]
 QUEUES: tuple[Queues, ...] = ("device", "direction", "peer", "channel", "none")
 _POLICY = {"overlapped": "producer-order", "blocking": "producer-order", "fused": "fused"}
@@ -51,7 +52,7 @@ class Communication:
     eager_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        _choose("--communication", self.mode, MODES)
+        _choose("communication", self.mode, MODES)
         if self.policy is not None:
             _choose("policy", self.policy, tuple(POLICIES))
         if self.queues is not None:
@@ -59,6 +60,12 @@ class Communication:
             if self.blocks:
                 rule = f"{self.mode} devices do one thing at a time and have no queues"
                 raise InputError("queues", self.queues, rule, "leave queues out, or use overlapped")
+
+    @classmethod
+    def named(cls, name: str) -> Communication:
+        """A mode by name, or "queued": overlapped, with one queue for a device's sends and one for its receives."""
+        _choose("--communication", name, NAMES)
+        return cls(queues="direction") if name == "queued" else cls(name)  # type: ignore[arg-type]
 
     @property
     def blocks(self) -> bool:

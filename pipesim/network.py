@@ -61,3 +61,24 @@ class Network:
         exact = size_bytes.astype(object) if wide else size_bytes
         held = -(-(exact * NS_PER_S) // np.maximum(rate, 1))
         return np.where(rate > 0, held, 0).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaLinks:
+    """The ring of each device's data-parallel replicas, [p] each; dp = 1: there is none.
+
+    bytes_per_second int64: the slowest link of the ring; latency_ns int64; out_port, in_port int32: ports of the
+    pipeline's network that the ring uses too, NO_PORT where it meets no message of the pipeline.
+    """
+
+    dp: int
+    bytes_per_second: NDArray[np.int64]
+    latency_ns: NDArray[np.int64]
+    out_port: NDArray[np.int32]
+    in_port: NDArray[np.int32]
+
+    @classmethod
+    def none(cls, devices: int) -> ReplicaLinks:
+        """One replica only."""
+        nothing, nowhere = np.zeros(devices, dtype=np.int64), np.full(devices, NO_PORT, dtype=np.int32)
+        return cls(1, nothing, nothing, nowhere, nowhere)

@@ -13,9 +13,16 @@ from pipesim.costs.analytic_memory import MemoryModel
 from pipesim.costs.analytic_sources import analytic_sources
 from pipesim.costs.efficiency import Efficiency
 from pipesim.costs.parts import Machine, PartSeconds, embedding_seconds, head_seconds, layer_seconds
-from pipesim.costs.static import GradientType, gpu_parameters, stage_parameters, static_bytes
-from pipesim.costs.stored import Layout, Recompute
-from pipesim.costs.table import CostTable
+from pipesim.costs.static import (
+    GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
+    GradientType,
+    gpu_parameters,
+    stage_parameters,
+    static_bytes,
+)
+from pipesim.costs.stored import BF16, Layout, Recompute
+from pipesim.costs.table import CostTable, StepCosts
 from pipesim.errors import InputError
 from pipesim.partition import check_partition
 from pipesim.plan import Kind
@@ -119,7 +126,20 @@ def analytic_costs(
         class_of_microbatch=np.array([classes.index(size) for size in sizes], dtype=np.int32),
         name=f"{model.name} on {cluster.name}, {format_count(sum(sequence_partition))} tokens, analytic",
         sources=analytic_sources(model, cluster, memory, options, layer_partition, sequence_partition),
+        step=_step(model, machine, options, layer_partition, sum(sequence_partition)),
     )
+
+
+def _step(
+    model: ModelSpec, machine: Machine, options: AnalyticOptions, partition: LayerPartition, seq_len: int
+) -> StepCosts:
+    """Gradients and BF16 parameters of a whole device, and Adam limited by memory: it reads gradients and its state,
+    writes its state and the weights."""
+    counts = np.array(stage_parameters(partition, gpu_parameters(model, options.layout, seq_len)), dtype=np.int64)
+    gradient = GRADIENT_BYTES[options.gradient]
+    moved = gradient + 2 * OPTIMIZER_BYTES + BF16
+    updates = [_ns(machine.moved(moved * int(count))) for count in counts]
+    return StepCosts(counts * options.tp * gradient, counts * options.tp * BF16, np.array(updates, dtype=np.int64))
 
 
 def _static(model: ModelSpec, options: AnalyticOptions, partition: LayerPartition, seq_len: int) -> NDArray[np.int64]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from pipesim.cluster_network import cluster_network, rank_order
 from pipesim.costs.analytic import AnalyticOptions, analytic_costs
 from pipesim.costs.efficiency import Efficiency
 from pipesim.errors import InputError
@@ -22,6 +21,7 @@ from pipesim.partition import (
     seq1f1b_sequence,
     weighted_layers,
 )
+from pipesim.topology import RankOrder, Topology
 
 if TYPE_CHECKING:
     from pipesim.cluster import ClusterSpec
@@ -52,12 +52,11 @@ def model_inputs(
         from pipesim.profile import read_profile
 
         profile = read_profile(scenario.profile)
-        costs = calibrated_costs(
-            profile, model, cluster, shape, layers, sequence, options, where=scenario.profile
-        )
+        costs = calibrated_costs(profile, model, cluster, shape, layers, sequence, options, where=scenario.profile)
     if scenario.recompute != "none":
         costs = replace(costs, name=f"{costs.name}, {scenario.recompute} recompute")
-    network = cluster_network(cluster, rank_order(shape.devices, scenario.tp, scenario.dp), scenario.tp)
+    ranks = RankOrder(shape.devices, scenario.tp, scenario.dp, scenario.rank_order)
+    network = Topology.of(cluster, ranks, "linear" if scenario.mapping == "auto" else scenario.mapping).network()
     tokens = shape.microbatches * scenario.micro_batch_size * scenario.seq_len * scenario.dp
     facts = StepFacts(
         tokens=tokens,

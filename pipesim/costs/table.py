@@ -25,6 +25,18 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
+class StepCosts:
+    """What follows the ops of a step: gradients to sum, parameters to spread, the optimizer; int64 [S] each.
+
+    gradient_bytes, parameter_bytes of one copy of a stage on a whole device; optimizer_ns: updating all of it.
+    """
+
+    gradient_bytes: NDArray[np.int64]
+    parameter_bytes: NDArray[np.int64]
+    optimizer_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
 class CostTable:
     """Integer nanoseconds and bytes of every op; C micro-batch classes, S stages, k subsequences.
 
@@ -38,6 +50,7 @@ class CostTable:
     static_bytes           int64 [S]          weights, gradients, optimizer state of one copy of a stage
     class_of_microbatch    int32 [m]          micro-batches of unequal size differ in class
     unit_ns                what one printed unit is: 10**9 for seconds
+    step                   costs of gradient synchronisation and optimizer, None where they are not known
     """
 
     duration_ns: NDArray[np.int64]
@@ -54,6 +67,7 @@ class CostTable:
     host_overhead_ns: int = 0
     unit_ns: int = NS_PER_S
     unit: str = "s"
+    step: StepCosts | None = None
 
     def durations(self, plan: Plan) -> NDArray[np.int64]:
         """int64 [ops]: nanoseconds of each op of a plan, host overhead included."""

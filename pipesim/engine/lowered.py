@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipesim.lower_check import check_lowered
@@ -34,7 +35,9 @@ def simulate_lowered(
     if engine == "reference":
         from pipesim.engine import reference_blocking
 
-        return reference_blocking.run(program, costs, network)
-    from pipesim.engine import compiled_blocking
+        timeline = reference_blocking.run(program, costs, network)
+    else:
+        from pipesim.engine import compiled_blocking
 
-    return compiled_blocking.run(program, costs, network)
+        timeline = compiled_blocking.run(program, costs, network)
+    return replace(timeline, communication=communication.name)
