@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 INPUTS = tuple(field.name for field in fields(Scenario))
 _SHAPE = ("devices", "microbatches", "stages_per_device", "subsequences", "in_flight")
-_ALWAYS = ("schedule", *_SHAPE, "memory_limit_bytes", "variant", "unit_costs", "engine")
-_MODEL_INPUTS = tuple(name for name in INPUTS if name not in _ALWAYS)
+_MODEL_INPUTS = (
+    "model", "cluster", "seq_len", "micro_batch_size", "tp", "dp", "partition", "layers", "recompute",
+    "sequence_parallel", "distributed_optimizer", "profile", "efficiency", "mapping", "rank_order",
+)  # fmt: skip
 _TIMES = ("makespan_seconds", "ideal_seconds", "bubble_fraction", "bubble_over_ideal")
 _LARGEST = (
     "exposed_communication_seconds",
@@ -32,7 +34,7 @@ _LARGEST = (
     "peak_memory_bytes",
 )
 _THROUGHPUT = ("tokens_per_second", "tflops_per_gpu", "mfu")
-RESULTS = (*_TIMES, *_LARGEST, "device_memory_bytes", "fits", *_THROUGHPUT, "failure")
+RESULTS = ("costs", *_TIMES, *_LARGEST, "device_memory_bytes", "fits", *_THROUGHPUT, "failure")
 COLUMNS = (*INPUTS, *RESULTS)
 
 
@@ -77,7 +79,7 @@ def rows_of(points: Iterable[tuple[str, Scenario]]) -> list[tuple[str, Row]]:
 
 
 def _results(metrics: Metrics) -> Row:
-    row: Row = {name: getattr(metrics, name) for name in _TIMES}
+    row: Row = {name: getattr(metrics, name) for name in ("costs", *_TIMES)}
     row |= {name: max(getattr(metrics, name)) for name in _LARGEST}
     row |= {"device_memory_bytes": metrics.memory_limit_bytes, "fits": metrics.fits}
     if metrics.throughput is not None:

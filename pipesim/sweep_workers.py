@@ -127,12 +127,12 @@ def _batches(points: Sequence[Point], workers: int) -> list[Sequence[Point]]:
 
 
 def _first_of_each_kind(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-    """The smallest point of each schedule, with and without ports: together they use every kernel of the sweep."""
-    firsts: dict[tuple[str, bool], Point] = {}
+    """The smallest point of each schedule and communication, with and without ports: they use all kernels."""
+    firsts: dict[tuple[str, str, bool], Point] = {}
     for point in sorted(points, key=lambda p: p[1].devices * p[1].microbatches):
         scenario = point[1]
         free = scenario.unit_costs is not None and not scenario.unit_costs.transfer
-        firsts.setdefault((scenario.schedule, free), point)
+        firsts.setdefault((scenario.schedule, scenario.communication, free), point)
     chosen = {key for key, _ in firsts.values()}
     return list(firsts.values()), [point for point in points if point[0] not in chosen]
 
