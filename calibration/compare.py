@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration.replay import replayed
 from pipesim.dependencies import ABSENT, producers
 from pipesim.errors import InputError
 from pipesim.metrics import measure
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pipesim.network import Network
     from pipesim.plan import Plan
     from pipesim.timeline import Timeline
 
@@ -39,6 +41,8 @@ class Spread:
 class Comparison:
     """Predicted against measured. Errors are relative: (predicted - measured) / measured where signed.
 
+    replay_error: the same for the measured durations run again by the engine on the predicted links, the median over
+    steps: what the rules of simulation miss, whatever the costs.
     makespan_measured_seconds: the median of makespans_measured_seconds, all the steps there were.
     start_error: |difference of starts| / measured makespan, over ops. duration_error: |difference| / measured duration.
     Both per op, against its median over the steps. order_violations: texts, none where all is well.
@@ -51,6 +55,7 @@ class Comparison:
     makespan_measured_seconds: float
     makespans_measured_seconds: tuple[float, ...]
     makespan_error: float
+    replay_error: float
     start_error: Spread
     duration_error: Spread
     order_violations: tuple[str, ...]
@@ -92,6 +97,7 @@ def compare(predicted: Timeline, measured: Sequence[Timeline], memory_bytes: Seq
         makespan_measured_seconds=middle.in_units(round(typical)),
         makespans_measured_seconds=tuple(middle.in_units(int(makespan)) for makespan in makespans),
         makespan_error=predicted.makespan_ns / typical - 1,
+        replay_error=float(np.median([_replay_error(step, predicted.network) for step in measured])),
         start_error=Spread.of(np.abs(_starts(predicted) - start) / typical),
         duration_error=Spread.of(np.abs(_durations(predicted) - duration) / np.maximum(duration, 1)),
         order_violations=tuple(violation for step in measured for violation in order_violations(step)),
@@ -116,6 +122,10 @@ def order_violations(timeline: Timeline) -> list[str]:
     later = np.setdiff1d(np.arange(len(plan)), plan.offsets[:-1])
     found += [_before(plan, row, row - 1) for row in later[start[later] < end[later - 1]].tolist()]
     return found
+
+
+def _replay_error(timeline: Timeline, network: Network) -> float:
+    return replayed(timeline, network).makespan_ns / timeline.makespan_ns - 1
 
 
 def _before(plan: Plan, row: int, needed: int) -> str:

@@ -12,7 +12,7 @@ from calibration.execute_options import Choices
 from calibration.execute_plain import agreement, plain_run
 from calibration.execute_report import print_comparison, print_execution, print_serial
 from calibration.validate import validate
-from pipesim.cli.outputs import write_pictures, write_trace
+from pipesim.cli.outputs import write_trace
 from pipesim.errors import InputError
 from pipesim.metrics import measure
 
@@ -38,8 +38,12 @@ class Files:
     plan: Path | None = None
 
     def write(self, timelines: Sequence[Timeline]) -> None:
-        """All timelines in one picture and one trace; spans and plan are those of the last."""
-        write_pictures(timelines, gantt=self.gantt, memory=None)
+        """All timelines in one picture, lanes of a device together, and one trace; spans and plan are the last's."""
+        if self.gantt is not None:
+            from pipesim.plot import save_gantt
+
+            sources = [timeline.source.replace("simulated", "predicted") for timeline in timelines]
+            save_gantt(timelines, self.gantt, stacked=sources if len(timelines) > 1 else None)
         write_trace(timelines, self.trace)
         if self.spans is not None:
             from pipesim.frame import save_spans
@@ -127,13 +131,19 @@ def run_validate(
             validation = validate(plan, workload, pool, effort, given)
         predicted, measured = validation.predicted, validation.execution.timeline
         comparison = validation.comparison
-    files.write([predicted, measured])
+    files.write([named(predicted, "predicted"), named(measured, measured.source)])
     if as_json:
         from pipesim.report import print_json
 
         print_json(comparison.as_json() | {"source": measured.source, "costs": predicted.costs.name})
     else:
         print_comparison(comparison, predicted, measured)
+
+
+def named(timeline: Timeline, what: str) -> Timeline:
+    """The same timeline under a name that says which one it is, for a picture that holds both."""
+    plan = timeline.plan
+    return replace(timeline, plan=replace(plan, schedule=f"{plan.schedule}, {what}"))
 
 
 def _validate_serially(
@@ -153,12 +163,17 @@ def profile_costs(choices: Choices, workload: Workload, plan: Plan, profile: Pat
     from pipesim.profile import read_profile
     from pipesim.scenario import load_cluster
 
-    if len(set(workload.microbatch_sizes)) > 1:
+    sizes = set(workload.microbatch_sizes)
+    if len(sizes) > 1:
         raise InputError("--batch", choices.batch, "gives micro-batches of unequal size, which no profile has")
-    scenario = replace(choices.scenario, micro_batch_size=workload.microbatch_sizes[0])
+    read = read_profile(profile)
+    if read.provenance.dtype != workload.dtype:
+        rule = f"is of {read.provenance.dtype}, the run is in {workload.dtype}"
+        raise InputError("--profile", str(profile), rule, f"give --dtype {read.provenance.dtype}")
+    scenario = replace(choices.scenario, micro_batch_size=min(sizes), recompute="none")
     costs = calibrated_costs(
-        read_profile(profile), choices.model, load_cluster(scenario.cluster), plan.shape,
-        workload.partition, workload.lengths, analytic_options(scenario),
+        read, choices.model, load_cluster(scenario.cluster), plan.shape,
+        workload.partition, workload.lengths, analytic_options(scenario), where=str(profile),
     )  # fmt: skip
     return replace(costs, static_bytes=static_bytes(workload))
 

@@ -34,11 +34,11 @@ def static_bytes(workload: Workload) -> NDArray[np.int64]:
     return 2 * DTYPES[workload.dtype].itemsize * np.array(counts, dtype=np.int64)
 
 
-def boundary_bytes(workload: Workload, class_of: NDArray[np.int32]) -> NDArray[np.int64]:
+def boundary_bytes(workload: Workload) -> NDArray[np.int64]:
     """int64 [classes, subsequences]: the message between two stages."""
-    size_of = dict(zip(class_of.tolist(), workload.microbatch_sizes, strict=True))
+    distinct, _ = classes_of(workload.microbatch_sizes)
     token_bytes = workload.model.hidden * DTYPES[workload.dtype].itemsize
-    return np.outer([size_of[c] for c in sorted(size_of)], workload.lengths).astype(np.int64) * token_bytes
+    return np.outer(distinct, workload.lengths).astype(np.int64) * token_bytes
 
 
 def table_shape(plan: Plan, workload: Workload) -> tuple[int, int, int, int]:
@@ -51,14 +51,10 @@ def table(
     duration_ns: NDArray[np.int64],
     name: str,
     origin: str,
-    class_of: NDArray[np.int32] | None = None,
     **others: NDArray[np.int64],
 ) -> CostTable:
-    """A cost table of given durations [5, C, S, k]; bytes that are not among `others` are zero or counted.
-
-    class_of int32 [m]: of each micro-batch; None: micro-batches of a size are a class.
-    """
-    class_of = classes_of(workload.microbatch_sizes)[1] if class_of is None else class_of
+    """A cost table of given durations [5, C, S, k], a class for each micro-batch size; bytes that are not among
+    `others` are zero or counted."""
     nothing = np.zeros(duration_ns.shape[1:], dtype=np.int64)
     given = {
         "activation_bytes": nothing,
@@ -69,9 +65,9 @@ def table(
     } | others
     return CostTable(
         duration_ns=duration_ns,
-        boundary_bytes=boundary_bytes(workload, class_of),
+        boundary_bytes=boundary_bytes(workload),
         static_bytes=static_bytes(workload),
-        class_of_microbatch=class_of,
+        class_of_microbatch=classes_of(workload.microbatch_sizes)[1],
         name=name,
         sources=(Source("op times", name, origin),),
         **given,

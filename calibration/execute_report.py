@@ -67,6 +67,7 @@ def print_comparison(comparison: Comparison, predicted: Timeline, measured: Time
         f"{c.schedule}: {predicted.costs.name}",
         f"makespan: predicted {format_seconds(c.makespan_predicted_seconds)}, {measured.source} "
         f"{format_seconds(c.makespan_measured_seconds)} (median of {makespans}): {c.makespan_error:+.1%}",
+        f"the {measured.source} durations run again by the engine: {c.replay_error:+.1%} of the makespan",
         f"op starts: off by {c.start_error.median:.1%} of the makespan at the median, {c.start_error.p90:.1%} at p90",
         f"op durations: off by {c.duration_error.median:.1%} at the median, {c.duration_error.p90:.1%} at p90",
         f"bubble fraction: predicted {c.bubble_fraction_predicted:.1%}, "

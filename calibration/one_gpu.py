@@ -18,11 +18,12 @@ from calibration.compare import Comparison, compare
 from calibration.execute_bytes import byte_tables, sizes_of_stages
 from calibration.execute_calibrate import medians, time_stages
 from calibration.execute_clock import clock_of
-from calibration.execute_costs import classes_of, table, table_shape
+from calibration.execute_costs import table, table_shape
 from calibration.execute_gradients import sum_tied_here
 from calibration.execute_ops import OpRunner
 from calibration.execute_plain import agreement_of
 from calibration.execute_run import Effort, gradients_of
+from calibration.replay import costs_by_op
 from pipesim.check import check
 from pipesim.dependencies import ABSENT, producers
 from pipesim.engine import simulate
@@ -60,19 +61,11 @@ class SerialRun:
 
     def costs(self) -> CostTable:
         """A cost table with a class for every micro-batch: each op of the plan at its own median duration."""
-        plan, shape = self.plan, self.plan.shape
-        duration = np.zeros((len(Kind), shape.microbatches, shape.stages, shape.subsequences), dtype=np.int64)
-        duration[plan.kind, plan.microbatch, plan.stage, plan.subsequence] = np.median(self.durations_ns, axis=0)
-        class_of = classes_of(self.workload.microbatch_sizes)[1]
-        of_microbatches = {
-            name: column[:, class_of] if name == "transient_bytes" else column[class_of]
-            for name, column in self.byte_tables.items()
-        }
         name = f"{self.workload.model.name}, {self.workload.seq_len} tokens, each op measured on {self.device_name}"
         origin = f"median of {len(self.durations_ns)} serial steps"
-        return table(
-            self.workload, duration, name, origin, np.arange(shape.microbatches, dtype=np.int32), **of_microbatches
-        )
+        nothing = np.zeros(table_shape(self.plan, self.workload), dtype=np.int64)
+        bytes_only = table(self.workload, nothing, name, origin, **self.byte_tables)
+        return costs_by_op(self.plan, bytes_only, np.median(self.durations_ns, axis=0).astype(np.int64))
 
     def composed(self, network: Network | None = None) -> Timeline:
         """The measured durations replayed through the engine on given links (None: free ones)."""

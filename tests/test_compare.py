@@ -82,6 +82,16 @@ def test_timelines_of_other_plans_are_refused() -> None:
         compare(predicted, [])
 
 
+def test_replay_tells_the_rules_from_the_costs() -> None:
+    """Ops twice as dear, run by the same rules: the replay is exact. A wait that no rule explains stays an error."""
+    predicted = unit_timeline(PLAN)
+    slow = stretched(predicted, 2)
+    assert compare(predicted, [slow]).replay_error == 0
+    held_up = replace(slow, start_ns=slow.start_ns + 22, end_ns=slow.end_ns + 22)
+    held_up.start_ns[0], held_up.end_ns[0] = 0, 2
+    assert compare(predicted, [held_up]).replay_error == pytest.approx(66 / 88 - 1)
+
+
 def test_json_holds_everything() -> None:
     predicted = unit_timeline(PLAN)
     found = compare(predicted, [predicted], [1, 2, 3, 4]).as_json()
