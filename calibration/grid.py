@@ -84,13 +84,14 @@ def grid(
     tps: tuple[int, ...] = (1,),
     seed: int = 0,
 ) -> list[Point]:
-    """All points: exact pairs of the plans, pairs for the fit, held-out pairs; embedding and head at each size."""
+    """All points: exact pairs of the plans, pairs for the fit, held-out pairs; embedding and head at even sizes."""
     points: list[Point] = []
     for tp in tps:
         most = max(subsequences)
         fitted = set(planned_pairs(model, seq_len, subsequences, cuts, tp)) | set(gap_pairs(seq_len, most))
         held_out = set(held_out_pairs(seq_len, most, seed)) - fitted
-        sizes = {s for s, _ in fitted}
+        # embedding and head are linear in their tokens: a few sizes and the fit will do
+        sizes = {s for s, _ in [*gap_pairs(seq_len, most), *planned_pairs(model, seq_len, subsequences, ("even",), tp)]}
         points += [Point(tp, "layer", s, prefix) for s, prefix in sorted(fitted)]
         points += [Point(tp, "layer", s, prefix, True) for s, prefix in sorted(held_out)]
         for part in ("embedding", "head"):

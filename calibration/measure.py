@@ -39,6 +39,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 VISIT_SECONDS = 0.12
 REFERENCE_SIZE = {"cpu": 384, "cuda": 4096}
 REFERENCE_REPETITIONS = 10
+MOST_LOGITS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,7 @@ class _Run:
         line: dict[str, Any] = {"round": n, "point": list(point)}
         gc.collect()
         try:
+            self._refuse_too_many_logits(point)
             bench = self._bench(point.tp)
             if n == 0 and not point.held_out:
                 line["sizes"] = bench.sizes(point).model_dump()
@@ -222,6 +224,12 @@ class _Run:
         if "skipped" in line:  # out here nothing holds the tensors of the failed run any more
             torch.cuda.empty_cache()
         self.journal.add(line)
+
+    def _refuse_too_many_logits(self, point: Point) -> None:
+        """Kernels that count in 32 bits would fail, or be wrong; the fit of the smaller sizes goes on."""
+        count = self.settings.micro_batch_size * point.tokens * share_of(self.settings.model, point.tp).vocab
+        if point.part == "head" and count > MOST_LOGITS:
+            raise torch.OutOfMemoryError(f"{count:,} logits at once are more than 2^31")
 
     def _reference(self, n: int) -> None:
         """A fixed matrix product, whose times tell whether the machine itself has changed."""

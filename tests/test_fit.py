@@ -218,7 +218,7 @@ def test_the_grid_holds_every_pair_of_the_plans_and_holds_others_out() -> None:
     assert held_out == set(held_out_pairs(1000, 3, 0)) - layer
     assert all(p.tokens + p.prefix <= 1000 for p in found)
     sizes_of = {part: {p.tokens for p in found if p.part == part} for part in ("layer", "embedding", "head")}
-    assert sizes_of["layer"] == sizes_of["embedding"] == sizes_of["head"]
+    assert sizes_of["layer"] > sizes_of["embedding"] == sizes_of["head"] >= {1000, 333, 334}
 
 
 @given(st.integers(32, 5000), st.integers(1, 8), st.integers(0, 3))

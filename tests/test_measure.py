@@ -171,6 +171,14 @@ def test_running_out_of_memory_at_one_point_leaves_it_out(tmp_path: Path, monkey
     assert found.seconds(1, "head", "F", 64, 0).origin == "fit, extrapolated"
 
 
+def test_more_logits_than_32_bits_count_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "MOST_LOGITS", 40 * 32)
+    found = run(tmp_path / "p.json", replace(SETTINGS, rounds=1))
+    assert "head at s=64, prefix=0, tp=1: 2,048 logits at once are more than 2^31" in found.notes
+    heads = {p.tokens for p in SETTINGS.points() if p.part == "head"}
+    assert {s.tokens for s in found.samples if s.part == "head"} == {tokens for tokens in heads if tokens <= 40}
+
+
 def test_repetitions_fill_the_time_of_a_visit() -> None:
     settings = replace(SETTINGS, warm_ups=2, repetitions=10, visit_seconds=0.1)
     assert settings.more(0.001) == 11  # at most warm-ups and 10

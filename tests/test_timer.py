@@ -117,6 +117,35 @@ def test_no_garbage_is_collected_inside_a_span_and_collection_comes_back() -> No
     assert gc.isenabled()
 
 
+def test_cuda_events_are_marked_in_order_and_read_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events count milliseconds; they may be read only after the one wait at the end."""
+    torch = pytest.importorskip("torch")
+    log: list[str] = []
+
+    class Event:
+        count = 0
+
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+            Event.count += 1
+            self.at = Event.count
+
+        def record(self) -> None:
+            log.append("record")
+
+        def elapsed_time(self, end: Event) -> float:
+            assert log[-1] == "synchronize"
+            return 2.0 * (end.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("synchronize"))
+    clock = clock_of("cuda", 1)
+    times = time_spans(clock, lambda: None, [("F", lambda: None), ("B", lambda: None)], 3)
+    assert log == ["record"] * 9 + ["synchronize"]
+    assert times.seconds == {"F": [pytest.approx(2e-3)] * 3, "B": [pytest.approx(2e-3)] * 3}
+    assert "CUDA events" in clock.name
+
+
 def test_one_thread_is_timed_by_its_own_cpu_time() -> None:
     """Sleeping takes wall time only: the CPU clock of one thread must hardly move, the wall clock must."""
     own, wall = clock_of("cpu", 1), clock_of("cpu", 2)
