@@ -17,7 +17,7 @@ import typer
 from pipesim.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pipesim.scenario import Scenario
 
@@ -211,11 +211,46 @@ OPTIONS: tuple[ScenarioOption, ...] = (
         RUN,
         one_of("compiled", "reference"),
     ),
+    ScenarioOption(
+        "communication",
+        ("--communication",),
+        "NAME",
+        "overlapped: devices compute on; blocking: busy with each send and receive; fused: those between two ops "
+        "start together; queued: overlapped, each device's sends in order, and its receives.",
+        RUN,
+        one_of("overlapped", "blocking", "fused", "queued"),
+    ),
+    ScenarioOption(
+        "synchronisation",
+        ("--synchronisation",),
+        "NAME",
+        "Gradient sums (over replicas, over both copies of bidirectional schedules), optimizer: none, eager or end.",
+        RUN,
+        one_of("none", "eager", "end"),
+    ),
+    ScenarioOption(
+        "mapping",
+        ("--mapping",),
+        "NAME|SLOTS",
+        "Devices on GPUs: linear, mirrored (r beside p-1-r), auto, or the slot of each device as 0,2,3,1.",
+        COSTS,
+        _text,
+        listable=False,
+    ),
+    ScenarioOption(
+        "rank_order",
+        ("--rank-order",),
+        "ORDER",
+        "Numbering of GPUs, fastest axis first: tp-dp-pp or tp-pp-dp.",
+        COSTS,
+        one_of("tp-dp-pp", "tp-pp-dp"),
+    ),
 )
 
 _UNIT_ONLY = ("unit_costs", "latency", "transfer")
 _MODEL_ONLY = ("model", "cluster", "seq_len", "micro_batch_size", "tp", "dp", "partition", "layers", "recompute",
-               "sequence_parallel", "distributed_optimizer", "profile", "efficiency")  # fmt: skip
+               "sequence_parallel", "distributed_optimizer", "profile", "efficiency", "synchronisation", "mapping",
+               "rank_order")  # fmt: skip
 
 
 def by_name() -> dict[str, ScenarioOption]:
@@ -263,25 +298,27 @@ def _refuse_mixed_costs(given: Mapping[str, Any]) -> None:
             raise InputError(known[name].flags[0], str(given[name]), "needs --unit-costs", "add --unit-costs 1,2")
 
 
-def parse_values(texts: Mapping[str, str | None]) -> dict[str, Any]:
+def parse_values(texts: Mapping[str, str | None], offered: Sequence[ScenarioOption] = OPTIONS) -> dict[str, Any]:
     """Option texts to values, by field name. Raises InputError on the first wrong one."""
-    known = by_name()
+    known = {option.name: option for option in offered}
     return {name: known[name].parse(text, known[name].flags[0]) for name, text in texts.items() if text is not None}
 
 
-def takes_scenario(*, lists: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command all scenario options; it receives `options`, the texts given, by field name.
+def takes_scenario(
+    *, lists: bool = False, offered: Sequence[ScenarioOption] = OPTIONS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command the scenario options offered; it receives `options`, the texts given, by field name.
 
     With `lists` the help says that options take comma-separated lists.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())
-        shared = [_parameter(option, lists=lists) for option in OPTIONS]
+        shared = [_parameter(option, lists=lists) for option in offered]
 
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> Any:
-            texts = {option.name: arguments.pop(option.name) for option in OPTIONS}
+            texts = {option.name: arguments.pop(option.name) for option in offered}
             return command(**arguments, options=texts)
 
         kept = [parameter for parameter in own if parameter.name != "options"]
