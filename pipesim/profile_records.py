@@ -82,7 +82,10 @@ class TimeRow(Record):
 
 
 class MemoryRow(Record):
-    """Bytes of one part at one point: kept from F to B, kept from I to W, only while an op runs."""
+    """Bytes of one part at one point: kept from F to B, kept from I to W, and only while an op runs.
+
+    The transient ones are those of a whole run, as layers need theirs one after another.
+    """
 
     tp: Positive
     part: Part

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from calibration.show import held_out, save_plot, shown, shown_json, summary
 from pipesim.errors import FileError, InputError
+from pipesim.model import preset
 from pipesim.profile import CalibrationProfile, as_json, read_profile, write_json, write_profile
 from tests.calibrating import MODEL, law, profile
 
@@ -188,3 +190,27 @@ def test_the_plot_is_drawn_whole(
     save_plot(edit(found), path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert plt.get_fignums() == []
+
+
+def committed_profiles() -> list[Path]:
+    import calibration
+
+    return sorted((files(calibration) / "profiles").glob("*.json"))
+
+
+def test_a_profile_of_the_tiny_model_is_committed() -> None:
+    assert "tiny-cpu.json" in [path.name for path in committed_profiles()]
+
+
+@pytest.mark.parametrize("path", committed_profiles(), ids=lambda path: path.name)
+def test_committed_profiles_are_read_and_predict_what_they_never_saw(path: Path) -> None:
+    found = read_profile(path)
+    assert found.provenance.command.startswith("pipesim calibrate")
+    assert found.provenance.git_commit
+    assert found.held_out is not None
+    assert found.held_out.rms <= 0.10
+    found.check_model(preset(found.model.name))
+    for k in found.grid.subsequences:
+        for j in range(k):
+            s = found.sequence_length // k
+            assert found.seconds(1, "layer", "B", s, j * s).origin.startswith("measured")
