@@ -42,7 +42,9 @@ def command_line() -> str:
 def git_commit() -> str:
     """The commit of the working tree this file is in, with + where it was changed; empty outside one."""
     commit = _output("git", "rev-parse", "HEAD")
-    return commit + ("+" if commit and _output("git", "status", "--porcelain", "--", ".") else "")
+    return commit + (
+        "+" if commit and _output("git", "status", "--porcelain", "--untracked-files=no", "--", ".") else ""
+    )
 
 
 def provenance(device: str, dtype: torch.dtype, backend: str, threads: int) -> Provenance:
