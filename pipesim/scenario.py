@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from pipesim.communication import Communication
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import EngineName, simulate
 from pipesim.errors import InputError, ShapeError
 from pipesim.plan import PipelineShape
 from pipesim.schedules import schedule_named
+from pipesim.synchronisation import synchronise
 
 if TYPE_CHECKING:
     from pipesim.cluster import ClusterSpec
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pipesim.network import Network
     from pipesim.plan import Plan
     from pipesim.timeline import Timeline
+    from pipesim.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Scenario:
 
     Costs are unit costs where given, else those of `model` on `cluster`, measured where `profile` has them.
     recompute "auto" is "none" where that fits the GPU's memory, "full" elsewhere.
+    communication: a name of `Communication`. With a model: synchronisation "none", "eager" or "end" (see
+    `synchronise`), mapping and rank_order of devices on GPUs (see `Topology`).
     """
 
     schedule: str = "1f1b"
@@ -53,6 +58,10 @@ class Scenario:
     profile: str | None = None
     efficiency: str | None = None
     engine: EngineName = "compiled"
+    communication: str = "overlapped"
+    synchronisation: str = "none"
+    mapping: str = "linear"
+    rank_order: str = "tp-dp-pp"
 
     def fitted(self, schedule: str) -> Scenario:
         """The same scenario for another schedule: what that schedule does not use is left out."""
@@ -107,7 +116,33 @@ class Scenario:
             variant=self.variant,
             memory_limit_bytes=self.memory_limit_bytes,
         )
-        return Case(plan, costs, network, facts)
+        if self.unit_costs is not None:
+            return Case(plan, costs, network, facts)
+        topology = self._topology(plan, costs)
+        return Case(plan, costs, topology.network(), facts, topology)
+
+    def _topology(self, plan: Plan, costs: CostTable) -> Topology:
+        from pipesim.topology import RankOrder, Topology
+
+        cluster, ranks = load_cluster(self.cluster), RankOrder(self.devices, self.tp, self.dp, self.rank_order)
+        if self.mapping != "auto":
+            return Topology.of(cluster, ranks, self.mapping)
+        from pipesim.mapping import best_mapping
+
+        def makespan_ns(topology: Topology) -> int:
+            return self.timeline(Case(plan, costs, topology.network(), None, topology)).makespan_ns
+
+        return best_mapping(cluster, ranks, makespan_ns)
+
+    def timeline(self, case: Case) -> Timeline:
+        """The run of this scenario on given inputs. Raises InputError, PlanError."""
+        communication = Communication.named(self.communication)
+        timeline = simulate(case.plan, case.costs, case.network, engine=self.engine, communication=communication)
+        if self.synchronisation == "none":
+            return timeline
+        links = case.topology.replica_links(case.network) if case.topology else None
+        shared = self.distributed_optimizer
+        return synchronise(timeline, links, self.synchronisation, distributed_optimizer=shared)
 
     def _unit_inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, None]:
         if self.unit_costs is None:
@@ -130,6 +165,7 @@ class Case:
     costs: CostTable
     network: Network
     facts: StepFacts | None
+    topology: Topology | None = None
 
     @property
     def fits(self) -> bool:
@@ -153,13 +189,18 @@ class Outcome:
     metrics: Metrics
 
 
-def run(scenario: Scenario) -> Outcome:
-    """Simulates a scenario. Raises InputError on choices that cannot be, PlanError on a plan that cannot run."""
+def run(scenario: Scenario, *, bounded: bool = False) -> Outcome:
+    """Simulates a scenario; `bounded` also finds the lower bound of its time, which costs as much again.
+
+    Raises InputError on choices that cannot be, PlanError on a plan that cannot run.
+    """
+    from pipesim.bounds import lower_bounds
     from pipesim.metrics import measure
 
     case = scenario.case()
-    timeline = simulate(case.plan, case.costs, case.network, engine=scenario.engine)
-    return Outcome(scenario, case, timeline, measure(timeline, case.facts))
+    timeline = scenario.timeline(case)
+    bounds = lower_bounds(case.plan, case.costs, case.network) if bounded else None
+    return Outcome(scenario, case, timeline, measure(timeline, case.facts, bounds=bounds))
 
 
 @lru_cache(maxsize=64)
