@@ -39,12 +39,13 @@ class Files:
 
     def write(self, timelines: Sequence[Timeline]) -> None:
         """All timelines in one picture, lanes of a device together, and one trace; spans and plan are the last's."""
+        sources = [timeline.source.replace("simulated", "predicted") for timeline in timelines]
+        several = len(timelines) > 1
         if self.gantt is not None:
             from pipesim.plot import save_gantt
 
-            sources = [timeline.source.replace("simulated", "predicted") for timeline in timelines]
-            save_gantt(timelines, self.gantt, stacked=sources if len(timelines) > 1 else None)
-        write_trace(timelines, self.trace)
+            save_gantt(timelines, self.gantt, stacked=sources if several else None)
+        write_trace(list(map(named, timelines, sources)) if several else timelines, self.trace)
         if self.spans is not None:
             from pipesim.frame import save_spans
 
@@ -131,7 +132,7 @@ def run_validate(
             validation = validate(plan, workload, pool, effort, given)
         predicted, measured = validation.predicted, validation.execution.timeline
         comparison = validation.comparison
-    files.write([named(predicted, "predicted"), named(measured, measured.source)])
+    files.write([predicted, measured])
     if as_json:
         from pipesim.report import print_json
 
@@ -141,7 +142,7 @@ def run_validate(
 
 
 def named(timeline: Timeline, what: str) -> Timeline:
-    """The same timeline under a name that says which one it is, for a picture that holds both."""
+    """The same timeline under a name that says which one it is, for a trace that holds both."""
     plan = timeline.plan
     return replace(timeline, plan=replace(plan, schedule=f"{plan.schedule}, {what}"))
 

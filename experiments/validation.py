@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibration.execute_commands import Files, named
+from calibration.execute_commands import Files
 from calibration.execute_faults import RankPool
 from calibration.execute_options import Choices
 from calibration.validate import Validation, validate
@@ -96,7 +96,7 @@ def main(folder: Path | None = None) -> None:
             lines.append(row.as_markdown())
             if folder is not None:
                 found = row.validation
-                pair = [named(found.predicted, "predicted"), named(found.execution.timeline, "measured")]
+                pair = [found.predicted, found.execution.timeline]
                 Files(gantt=folder / f"validation_{schedule}.png").write(pair)
     sys.stdout.write("\n".join(lines) + "\n")
 
