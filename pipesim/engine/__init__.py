@@ -36,7 +36,10 @@ def simulate(
     if engine not in ENGINES:
         raise InputError("--engine", engine, "no such engine", f"one of {', '.join(ENGINES)}")
     if communication.lowers:
-        return _simulate_lowered(plan, costs, network, engine, communication)
+        from pipesim.engine.lowered import lower_for, simulate_lowered
+
+        lowered = lower_for(plan, costs, network, communication)
+        return simulate_lowered(lowered, costs, network, communication, engine=engine)
     needs = check(plan, deadlock=False)
     if engine == "reference":
         from pipesim.engine import reference
@@ -45,20 +48,6 @@ def simulate(
     from pipesim.engine import compiled
 
     return compiled.run(plan, costs, network, needs)
-
-
-def _simulate_lowered(
-    plan: Plan, costs: CostTable, network: Network, engine: EngineName, communication: Communication
-) -> Timeline:
-    from pipesim.engine.lowered import simulate_lowered
-    from pipesim.lower import lower
-
-    check(plan)
-    # A queue holds up no op, so messages are queued in the order of a run without queues; devices that block
-    # shift each other's times, and an order without times serves them better.
-    times = simulate(plan, costs, network, engine=engine) if communication.queues else None
-    lowered = lower(plan, communication.placed, depth=communication.depth, timeline=times)
-    return simulate_lowered(lowered, costs, network, communication, engine=engine)
 
 
 def _refuse_mismatch(plan: Plan, costs: CostTable, network: Network) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pipesim.check import check
+from pipesim.engine import simulate
+from pipesim.lower import lower
 from pipesim.lower_check import check_lowered
 from pipesim.program import program_of
 
@@ -14,7 +17,17 @@ if TYPE_CHECKING:
     from pipesim.engine import EngineName
     from pipesim.lower import LoweredPlan
     from pipesim.network import Network
+    from pipesim.plan import Plan
     from pipesim.timeline import Timeline
+
+
+def lower_for(plan: Plan, costs: CostTable, network: Network, communication: Communication) -> LoweredPlan:
+    """The lowered plan that `simulate` runs for a plan. Raises PlanError on an illegal plan."""
+    check(plan)
+    # A queue holds up no op, so messages are queued in the order of a run without queues; devices that block
+    # shift each other's times, and an order without times serves them better.
+    times = simulate(plan, costs, network) if communication.queues else None
+    return lower(plan, communication.placed, depth=communication.depth, timeline=times)
 
 
 def simulate_lowered(
