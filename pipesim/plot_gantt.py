@@ -127,10 +127,16 @@ def _visible_window(timelines: Sequence[Timeline]) -> tuple[float, float]:
 
 
 def _caption(timelines: Sequence[Timeline], scale: Scale) -> str:
+    numbered = any(numbers_that_fit(timeline, scale) for timeline in timelines)
+    return caption(timelines, scale.begin, scale.end, numbered=numbered)
+
+
+def caption(timelines: Sequence[Timeline], begin: float, end: float, *, numbered: bool) -> str:
+    """The costs, what part of the step is shown where it is not all, and what numbers and shades mean."""
     parts = ["; ".join(dict.fromkeys(timeline.costs.name for timeline in timelines))]
     longest = max(timeline.in_units(timeline.makespan_ns) for timeline in timelines)
-    if scale.begin > 0 or scale.end < longest * (1 - 1e-9):
-        shown = [time_text(value, timelines[0].costs.unit) for value in (scale.begin, scale.end, longest)]
+    if begin > 0 or end < longest * (1 - 1e-9):
+        shown = [time_text(value, timelines[0].costs.unit) for value in (begin, end, longest)]
         parts.append(f"only {shown[0]} to {shown[1]} of {shown[2]} is shown")
     shapes = [timeline.plan.shape for timeline in timelines]
     deeper = []
@@ -138,7 +144,7 @@ def _caption(timelines: Sequence[Timeline], scale: Scale) -> str:
         deeper.append("later stages of a device")
     if any(shape.subsequences > 1 for shape in shapes):
         deeper.append("later subsequences")
-    if any(numbers_that_fit(timeline, scale) for timeline in timelines):
+    if numbered:
         parts.append("numbers are micro-batches")
     if deeper:
         parts.append(f"deeper shades are {', in them '.join(deeper)}")

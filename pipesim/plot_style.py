@@ -94,11 +94,16 @@ def legend_entries(plans: Sequence[Plan]) -> list[tuple[str, str]]:
         alike = [plan for plan in plans if plan.placement.directions == directions]
         kinds = sorted({int(kind) for plan in alike for kind in np.unique(plan.kind)})
         for direction in range(directions):
-            way = "" if directions == 1 else (" down", " up")[direction]
             entries += [
-                (KIND_NAMES[kind] + way, legend_colour(kind, direction, directions)) for kind in map(Kind, kinds)
+                (legend_name(kind, direction, directions), legend_colour(kind, direction, directions))
+                for kind in map(Kind, kinds)
             ]
     return entries
+
+
+def legend_name(kind: Kind, direction: int, directions: int) -> str:
+    """The words for a kind of op in a legend, with its direction where there are two."""
+    return KIND_NAMES[kind] + ("" if directions == 1 else (" down", " up")[direction])
 
 
 def legend_colour(kind: Kind, direction: int, directions: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from matplotlib.collections import PolyCollection
 
 from pipesim import plot_style as style
 from pipesim.costs.unit import UnitCosts
-from pipesim.errors import InputError
+from pipesim.errors import DependencyMissing, InputError
 from pipesim.plan import Kind, Op, Placement, Plan
 from pipesim.plot import save_gantt, save_memory
 from pipesim.plot_gantt import gantt_figure
@@ -283,38 +285,173 @@ def test_wrong_endings_and_windows_are_refused(tmp_path):
         save_gantt([timeline_of()], tmp_path / "a.png", window=(5, 5))
 
 
-def data_of(page: str):
-    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+# Pages.
 
 
-def test_page_holds_every_op_on_its_lane_and_nothing_from_elsewhere(tmp_path):
-    timeline = timeline_of("seq1f1b", 2, 2, 1, 2)
-    path = tmp_path / "x.html"
-    save_gantt([timeline], path)
-    page = path.read_text(encoding="utf-8")
-    assert "http" not in page
-    (panel,) = data_of(page)["panels"]
-    assert [lane["name"] for lane in panel["lanes"]] == ["0", "1"]
-    for device, lane in enumerate(panel["lanes"]):
-        rows = list(timeline.plan.rows(device))
-        assert lane["label"] == [timeline.plan.label(row) for row in rows]
-        assert lane["start"] == (timeline.start_ns[rows] / timeline.unit_ns).tolist()
-        assert lane["end"] == (timeline.end_ns[rows] / timeline.unit_ns).tolist()
+def drawn_in(page: str):
+    """The traces and the layout that a page hands to plotly, arrays decoded."""
+    found = re.split(r'Plotly\.newPlot\(\s*"gantt",\s*', page)[-1]
+    decoder = json.JSONDecoder(object_hook=decoded)
+    traces, end = decoder.raw_decode(found)
+    layout, _ = decoder.raw_decode(found[end:].lstrip(" ,\n"))
+    return traces, layout
 
 
-def test_page_colours_and_words_belong_to_the_ops():
-    timeline = unit_timeline(two_way())
-    data = data_of(gantt_page([timeline], stacked=("only",)))
-    lane = data["panels"][0]["lanes"][1]
-    assert lane["name"] == "only 1"
-    rows = list(timeline.plan.rows(1))
-    assert [data["words"][number] for number in lane["colour"]] == [
-        f"{style.KIND_NAMES[Kind(int(timeline.plan.kind[row]))]} of stage {timeline.plan.stage[row]}, "
-        f"going {'up' if timeline.plan.direction[row] else 'down'}"
-        for row in rows
+def decoded(value: dict):
+    if "bdata" not in value:
+        return value
+    return np.frombuffer(base64.b64decode(value["bdata"]), dtype=value["dtype"]).tolist()
+
+
+def ops_in(traces) -> list[tuple]:
+    """Label, lane, start, end, colour, words and facts of every op drawn."""
+    return [
+        (label, y, x, x + width, trace["marker"]["color"], trace["hovertemplate"], facts)
+        for trace in traces
+        if "hovertext" in trace
+        for label, y, x, width, facts in zip(
+            trace["hovertext"], trace["y"], trace["base"], trace["x"], trace["customdata"], strict=True
+        )
     ]
-    expected = [style.hex_of(rgb) for rgb in style.colours(timeline.plan)[rows]]
-    assert [data["colours"][number] for number in lane["colour"]] == expected
+
+
+def legend_in(traces) -> dict[str, str]:
+    return {trace["name"]: trace["marker"]["color"] for trace in traces if trace.get("showlegend", True)}
+
+
+def words_in(layout) -> str:
+    return " | ".join(note["text"] for note in layout["annotations"])
+
+
+def test_page_holds_every_op_on_its_lane_and_says_what_it_is(tmp_path):
+    timeline = timeline_of("seq1f1b", 2, 2, 1, 2)
+    save_gantt([timeline], tmp_path / "x.html")
+    traces, layout = drawn_in((tmp_path / "x.html").read_text(encoding="utf-8"))
+    colours = style.colours(timeline.plan)
+    start, end = timeline.start_ns / timeline.unit_ns, timeline.end_ns / timeline.unit_ns
+    found = {op[0]: op[1:] for op in ops_in(traces)}
+    assert len(ops_in(traces)) == len(found) == len(timeline.plan)
+    for row in range(len(timeline.plan)):
+        y, left, right, colour, words, facts = found[timeline.plan.label(row)]
+        assert (int(y), left, right) == (timeline.plan.device[row], start[row], end[row])
+        assert colour == style.hex_of(colours[row])
+        assert style.KIND_NAMES[Kind(int(timeline.plan.kind[row]))] in words
+        assert facts == [int(y), f"{start[row]:g}", f"{end[row]:g}", f"{end[row] - start[row]:g}"]
+    assert layout["xaxis"]["title"]["text"] == "time (units)"
+    assert layout["yaxis"]["title"]["text"] == "device"
+    assert layout["yaxis"]["range"] == [2, 0]
+    assert "unit costs F=1 B=2" in words_in(layout)
+    assert "7.5 units" in words_in(layout)
+
+
+def test_page_names_seconds_in_the_unit_a_person_would_pick():
+    timeline = timeline_of(p=1, m=1)
+    costs = replace(timeline.costs, unit="s", unit_ns=10**9)
+    start, end = np.array([0, 2_500_000]), np.array([2_500_000, 1_002_500_001])
+    traces, layout = drawn_in(gantt_page([replace(timeline, costs=costs, start_ns=start, end_ns=end)]))
+    forward, backward = (op[-1] for op in ops_in(traces))
+    assert forward == [0, "0 s", "0.0025 s", "2.5 ms"]
+    assert backward == [0, "0.0025 s", "1.002500001 s", "1.000 s"]
+    assert layout["xaxis"]["title"]["text"] == "time (s)"
+    assert "units" not in ops_in(traces)[0][-2]
+
+
+def test_page_needs_nothing_from_elsewhere():
+    """No page part is fetched, no tool bar button sends the chart away; what plotly.js itself says is its own."""
+    page = gantt_page([timeline_of(p=1, m=1)])
+    assert "* plotly.js v" in page
+    ours = re.sub(r"<script[^>]*>.*?</script>", lambda block: block[0][:200], page, flags=re.DOTALL)
+    assert not re.search(r"\b(src|href)=", ours)
+    settings = page[page.rindex('"scrollZoom"') :]
+    assert '"modeBarButtons": [["toImage"]' in settings
+    assert "Cloud" not in settings
+    assert gantt_page([timeline_of(p=1, m=1)]) == page
+
+
+def test_opposing_pipelines_have_a_hue_each_on_a_page():
+    timeline = unit_timeline(two_way())
+    traces, _ = drawn_in(gantt_page([timeline]))
+    legend = legend_in(traces)
+    assert [*legend][:4] == ["forward down", "backward down", "forward up", "backward up"]
+    assert legend.items() >= dict(style.legend_entries([timeline.plan])).items()
+    groups = {trace["legendgroup"] for trace in traces if "hovertext" in trace}
+    assert groups == {*legend} - {"idle", "warm-up", "steady", "cool-down"}
+    for trace in traces:
+        if "hovertext" in trace:
+            rows = [row for row in range(len(timeline.plan)) if timeline.plan.label(row) in trace["hovertext"]]
+            assert f"  {trace['legendgroup']}<br>" in trace["hovertemplate"]
+            assert {style.hex_of(rgb) for rgb in style.colours(timeline.plan)[rows]} == {trace["marker"]["color"]}
+
+
+def test_timelines_on_a_page_share_the_time_axis():
+    traces, layout = drawn_in(gantt_page([timeline_of("1f1b"), timeline_of("seq1f1b", k=2)]))
+    assert layout["xaxis"]["matches"] == "x2"
+    assert layout["xaxis"]["range"] == layout["xaxis2"]["range"]
+    assert {trace.get("yaxis") for trace in traces if "hovertext" in trace} == {"y", "y2"}
+    assert "title" not in layout["xaxis"]
+    assert layout["xaxis2"]["title"]["text"] == "time (units)"
+    assert "33 units  ·  bubble 27.3% of the time, 37.5% over ideal" in words_in(layout)
+    assert "p=4 m=8 k=2" in words_in(layout)
+
+
+def test_stacked_lanes_on_a_page_stand_above_each_other():
+    slower = timeline_of(p=2, m=2, costs=UnitCosts.of(1, 2, latency=1))
+    traces, layout = drawn_in(gantt_page([timeline_of(p=2, m=2), slower], stacked=("predicted", "measured")))
+    labels = dict(zip(layout["yaxis"]["ticktext"], layout["yaxis"]["tickvals"], strict=True))
+    assert sorted(labels, key=labels.get) == ["predicted 0", "measured 0", "predicted 1", "measured 1"]
+    last = {op[5]: (op[1], op[3]) for op in ops_in(traces) if op[0] == "0B1"}
+    assert [
+        (y, end, "measured device" in words) for words, (y, end) in sorted(last.items(), key=lambda one: one[1])
+    ] == [(pytest.approx(labels["predicted 0"]), 9, False), (pytest.approx(labels["measured 0"]), 11, True)]
+
+
+def test_a_page_opens_on_its_window_and_still_holds_all():
+    traces, layout = drawn_in(gantt_page([timeline_of()], window=(10, 22)))
+    assert layout["xaxis"]["range"] == [10, 22]
+    assert len(ops_in(traces)) == 64
+    assert "is shown" not in words_in(layout)
+    _, layout = drawn_in(gantt_page([timeline_of()], window=(40, 50)))
+    assert layout["xaxis"]["range"] == [40, 50]
+
+
+def test_a_page_of_too_many_ops_holds_the_first_and_says_so(monkeypatch):
+    monkeypatch.setattr("pipesim.plot_html.MOST_BOXES", 40)
+    timeline = timeline_of()
+    traces, layout = drawn_in(gantt_page([timeline]))
+    held = re.search(r"only 0 to ([\d.]+) of 33 is shown", words_in(layout))
+    begun = (timeline.start_ns < float(held[1]) * timeline.unit_ns).sum()
+    assert len(ops_in(traces)) == begun
+    assert 30 < begun <= 40
+    traces, layout = drawn_in(gantt_page([timeline], window=(20, 30)))
+    assert "only 20 to 30 of 33 is shown" in words_in(layout)
+    assert all(op[2] < 30 and op[3] > 20 for op in ops_in(traces))
+
+
+def test_a_page_of_many_ops_has_no_numbers(monkeypatch):
+    numbered = drawn_in(gantt_page([timeline_of("seq1f1b", 2, 2, 1, 2)]))
+    assert {text for trace in numbered[0] for text in trace.get("text", ())} == {"0.0", "0.1", "1.0", "1.1"}
+    assert "numbers are micro-batches" in words_in(numbered[1])
+    monkeypatch.setattr("pipesim.plot_html._MOST_NUMBERS", 10)
+    plain = drawn_in(gantt_page([timeline_of("seq1f1b", 2, 2, 1, 2)]))
+    assert not any("text" in trace for trace in plain[0])
+    assert "numbers" not in words_in(plain[1])
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (64, 64)])
+def test_a_page_labels_devices_apart(p, m):
+    _, layout = drawn_in(gantt_page([timeline_of(p=p, m=m)]))
+    low, high = layout["yaxis"].get("domain", (0, 1))
+    inner = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+    lane = inner * (high - low) / p
+    steps = np.diff(layout["yaxis"]["tickvals"])
+    assert all(steps * lane >= 14)
+    assert layout["yaxis"]["ticktext"][0] == "0"
+
+
+def test_nothing_to_draw_makes_a_page():
+    traces, layout = drawn_in(gantt_page([timeline_of(p=2, m=1, costs=UnitCosts.of(0, 0))]))
+    assert not ops_in(traces)
+    assert layout["xaxis"]["range"][1] >= 1
 
 
 def test_a_name_cannot_break_out_of_the_page():
@@ -322,4 +459,11 @@ def test_a_name_cannot_break_out_of_the_page():
     named = replace(timeline, costs=replace(timeline.costs, name="</script><b>"))
     page = gantt_page([named])
     assert "</script><b>" not in page
-    assert data_of(page)["caption"] == "</script><b>"
+    assert "&lt;/script&gt;&lt;b&gt;" in words_in(drawn_in(page)[1])
+
+
+def test_without_plotly_the_extra_is_named_and_no_file_is_left(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.subplots", None)
+    with pytest.raises(DependencyMissing, match=r"plotly: pip install 'pipesim\[html\]'"):
+        save_gantt([timeline_of(p=1, m=1)], tmp_path / "x.html")
+    assert not list(tmp_path.iterdir())
