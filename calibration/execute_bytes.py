@@ -15,7 +15,7 @@ from calibration.memory import byte_meter, saved_storages, storages
 from pipesim.plan import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -54,13 +54,16 @@ def bytes_of_stage(stage: Stage, lengths: Sequence[int], size: int) -> StageByte
     return StageBytes(found.activation, found.weight_activation, found.transient, kv, kv_gradient)
 
 
-def sizes_of_stages(workload: Workload, stages: dict[int, Stage]) -> dict[tuple[int, int], StageBytes]:
-    """By class of micro-batch size and stage."""
-    return {
-        (c, number): bytes_of_stage(stage, workload.lengths, size)
-        for c, size in enumerate(classes_of(workload.microbatch_sizes)[0])
-        for number, stage in stages.items()
-    }
+def sizes_of_stages(
+    workload: Workload, stages: dict[int, Stage], beat: Callable[[], None] = lambda: None
+) -> dict[tuple[int, int], StageBytes]:
+    """By class of micro-batch size and stage; `beat` says that work goes on, once a stage."""
+    found = {}
+    for c, size in enumerate(classes_of(workload.microbatch_sizes)[0]):
+        for number, stage in stages.items():
+            beat()
+            found[c, number] = bytes_of_stage(stage, workload.lengths, size)
+    return found
 
 
 def byte_tables(sizes: dict[tuple[int, int], StageBytes], shape: tuple[int, ...]) -> dict[str, Any]:

@@ -82,17 +82,23 @@ def time_on_rank(
     """The task: nanoseconds of each round of each cell of this rank's stages; bytes by (class, stage)."""
     stages = {s: workload.stage(s, rank.device) for s, on in _holders(plan) if rank.number in on}
 
-    def together() -> None:
-        rank.barrier()
+    def beat() -> None:
         rank.at(Phase.PREPARING)
 
-    return time_stages(plan, workload, stages, together), sizes_of_stages(workload, stages)
+    return time_stages(plan, workload, stages, rank.barrier, beat), sizes_of_stages(workload, stages, beat)
 
 
 def time_stages(
-    plan: Plan, workload: Workload, stages: dict[int, Stage], before_round: Callable[[], None] = lambda: None
+    plan: Plan,
+    workload: Workload,
+    stages: dict[int, Stage],
+    before_round: Callable[[], None] = lambda: None,
+    beat: Callable[[], None] = lambda: None,
 ) -> dict[Cell, list[int]]:
-    """Nanoseconds of each round of each cell of some stages, the kinds of backward that the plan has."""
+    """Nanoseconds of each round of each cell of some stages, the kinds of backward that the plan has.
+
+    `before_round` may wait for others; `beat` says that work goes on, once a micro-batch.
+    """
     splits = [split for split, kind in ((True, Kind.I), (False, Kind.B)) if (plan.kind == kind).any()]
     distinct, _ = classes_of(workload.microbatch_sizes)
     samples: dict[Cell, list[int]] = defaultdict(list)
@@ -101,6 +107,7 @@ def time_stages(
         for number, stage in stages.items():
             for c, size in enumerate(distinct):
                 for split in splits:
+                    beat()
                     for cell, time in _one_microbatch(stage, workload, number, c, size, split=split):
                         if n >= WARM_UPS:
                             samples[cell].append(time)

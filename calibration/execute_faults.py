@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibration import launch
 from calibration.launch import Failure
-from calibration.ranks import BOARD_FIELDS, NO_ROW, Board, Phase, backend_of
+from calibration.ranks import BOARD_FIELDS, NO_ROW, NOT_TO_BLAME, Board, Phase, backend_of
 from pipesim.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class RankPool:
         if dead:
             return self._death(dead[0], label)
         failures = {n: answer for n, answer in answers.items() if isinstance(answer, Failure)}
-        own = [n for n, f in failures.items() if f.phase not in (Phase.WAITING, Phase.SUMMING)]
+        own = [n for n, f in failures.items() if f.phase not in NOT_TO_BLAME]
         number = min(own or failures, default=0)
         failure = failures.get(number)
         if failure is None:
@@ -135,10 +135,10 @@ class RankPool:
     def _blame_hang(self, answers: dict[int, Any], label: Callable[[int], str]) -> str:
         silent = [number for number in range(self.ranks) if number not in answers]
         stands = {number: self._board.read(number) for number in silent}
-        causes = [n for n, (phase, _, _) in stands.items() if phase not in (Phase.WAITING, Phase.SUMMING)]
+        causes = [n for n, (phase, _, _) in stands.items() if phase not in NOT_TO_BLAME]
         shown = causes or silent
         places = ", ".join(f"rank {n} {place_of(*stands[n], label)}" for n in shown)
-        return f"no progress for {self._patience():g} s: {places}"
+        return f"no progress for {self._patience():g} s (--timeout): {places}"
 
     def _ended(self, reason: str) -> ExecutionError:
         self.close()
@@ -171,6 +171,7 @@ _PLACES = {
     Phase.IDLE: "between tasks",
     Phase.PREPARING: "while preparing",
     Phase.SUMMING: "while summing gradients",
+    Phase.MEETING: "while waiting for all ranks",
 }
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed
 
+from calibration.ranks import Phase
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -65,6 +67,7 @@ def _sum_over(rank: Rank, holders: Sequence[int], parameters: Sequence[nn.Parame
     group = rank.open_group(("copies", *holders), holders)
     if not parameters:
         return
+    rank.at(Phase.SUMMING)
     flat = torch.cat([_grad(parameter).flatten() for parameter in parameters])
     distributed.all_reduce(flat, group=group)
     for parameter, total in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):

@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 
 from calibration.execute_channels import shown
+from calibration.ranks import Phase
 from pipesim.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Mail:
 
         Channel by channel in one order over all ranks, so it also opens each connection without a deadlock.
         """
+        self.rank.at(Phase.MEETING)
         for wire in self.routes.wires:
             source, destination, _ = wire
             if source == self.rank.number:

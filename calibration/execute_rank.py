@@ -78,9 +78,9 @@ class RankStep:
             stage.zero_grad(set_to_none=False)
         self.ops = OpRunner(self.workload, self.stages, self.rank.device)
         self.held: dict[int, Tensor | None] = {}
+        self.clock.begin()  # waits for the device, so not once receives are posted: those wait for other ranks
         self.mail.post_receives()
         self.rank.barrier()
-        self.clock.begin()
         marks = [self._run_op(row, *column) for row, column in zip(self.rows, self.columns, strict=True)]
         self.mail.finish()
         summing_ns = self._sum_gradients()

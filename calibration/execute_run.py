@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from calibration.execute_bytes import StageBytes, sizes_of_stages
 from calibration.execute_memory import RankMemory, measure_memory
 from calibration.execute_rank import RankStep, StepRecord
+from calibration.ranks import Phase
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +57,7 @@ def run_on_rank(rank: Rank, plan: Plan, routes: Routes, workload: Workload, effo
     norms = {number: _squared_norm(stage) for number, stage in step.stages.items()}
     gradients = {number: gradients_of(stage) for number, stage in step.stages.items()} if effort.gradients else {}
     memory = measure_memory(step.run, step.stages.values(), rank.device) if effort.memory else None
-    sizes = sizes_of_stages(workload, step.stages) if effort.memory else {}
+    sizes = sizes_of_stages(workload, step.stages, lambda: rank.at(Phase.PREPARING)) if effort.memory else {}
     return RankReport(steps, norms, memory, sizes, gradients)
 
 

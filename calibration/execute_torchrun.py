@@ -24,7 +24,7 @@ from calibration.execute_plain import agreement, plain_run
 from calibration.execute_record import gathered
 from calibration.execute_run import run_on_rank
 from calibration.launch import rank_of_environment
-from calibration.ranks import Phase
+from calibration.ranks import NOT_TO_BLAME, Phase
 from pipesim.cli.options import parse_values, takes_scenario
 from pipesim.cli.outputs import Gantt, Json, PlanFile, Spans, Trace, refuse_unwritable
 from pipesim.errors import InputError, PipesimError
@@ -96,10 +96,10 @@ def _watch(rank: Rank, timeout_s: float, label: Callable[[int], str]) -> None:
         phase, row, waits_for = rank.board.read(rank.number)
         if progress != seen or phase is Phase.IDLE:
             seen, since = progress, time.monotonic()
-        patience = timeout_s + (_HEAD_START_S if phase in (Phase.WAITING, Phase.SUMMING) else 0)
+        patience = timeout_s + (_HEAD_START_S if phase in NOT_TO_BLAME else 0)
         if time.monotonic() - since > patience:
             place = place_of(phase, row, waits_for, label)
-            _end(f"no progress for {patience:g} s: rank {rank.number} {place}")
+            _end(f"no progress for {patience:g} s (--timeout): rank {rank.number} {place}")
 
 
 def _end(reason: str) -> None:

@@ -27,6 +27,11 @@ class Phase(IntEnum):
     COMPUTING = 3
     WAITING = 4
     SUMMING = 5
+    MEETING = 6
+
+
+NOT_TO_BLAME = (Phase.WAITING, Phase.SUMMING, Phase.MEETING)
+"""Phases in which a rank that stands still waits for another."""
 
 
 BOARD_FIELDS = 4
@@ -92,6 +97,7 @@ class Rank:
 
     def barrier(self) -> None:
         """Waits for all ranks, over gloo: a host matter."""
+        self.at(Phase.MEETING)
         if self.world > 1:
             distributed.barrier(self.host_group)
 

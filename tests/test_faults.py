@@ -72,8 +72,8 @@ def alive(pid: int) -> bool:
         ("raises", "rank 2 raised RuntimeError at 2B1: out of luck; all 4 ranks ended"),
         ("dies", "rank 2 was killed by SIGKILL at 2B1; all 4 ranks ended"),
         ("exits", "rank 2 ended with status 7 at 2B1; all 4 ranks ended"),
-        ("hangs", "no progress for 3 s: rank 2 at 2B1; all 4 ranks ended"),
-        ("stops", "no progress for 3 s: rank 2 at 2B1; all 4 ranks ended"),
+        ("hangs", "no progress for 3 s (--timeout): rank 2 at 2B1; all 4 ranks ended"),
+        ("stops", "no progress for 3 s (--timeout): rank 2 at 2B1; all 4 ranks ended"),
     ],
 )
 def test_a_failing_rank_ends_all_and_is_named_with_its_op(how: str, said: str) -> None:
@@ -209,7 +209,7 @@ def test_wrong_shapes_between_ranks_are_found_before_the_step() -> None:
         pool.run(run_with_other_lengths, plan, routes, workload, Effort(steps=1), label=plan.label)
     assert "channel of activations 0->1, message 1: 0F0.1 [1, 5, 16] float64 is sent, " in str(caught.value)
     assert "0F0.1 [1, 6, 16] float64 is expected" in str(caught.value)
-    assert "rank 1 raised ExecutionError while preparing" in str(caught.value)
+    assert "rank 1 raised ExecutionError while waiting for all ranks" in str(caught.value)
 
 
 def session(pid: int) -> int:
