@@ -88,8 +88,8 @@ def _row(results: Results, schedule: str, ops: int) -> list[str]:
         f"{compiled.ops:,}" if compiled else "-",
         *(_rate(found[what]) for what in WHAT),
         ratio,
-        f"{compiled.cpu_seconds:.3f}" if compiled else "-",
-        f"{simpy.cpu_seconds:.1f}" if simpy else "-",
+        f"{compiled.cpu_seconds:.4f}" if compiled else "-",
+        f"{simpy.cpu_seconds:.2f}" if simpy else "-",
         f"{whole.peak_bytes / _MB:.0f}" if whole else "-",
         f"{simpy.peak_bytes / _MB:.0f}" if simpy else "-",
     ]
