@@ -254,3 +254,24 @@ def test_kill_9_of_one_rank_ends_the_command(tmp_path: Path) -> None:
         time.sleep(0.05)
     assert processes_of(run.pid) == {}
     assert list(tmp_path.iterdir()) == []
+
+
+STANDS_STILL = """
+import time, torch
+from calibration.execute_torchrun import watch
+from calibration.ranks import Board, Phase, Rank
+rank = Rank(1, 2, torch.device("cpu"), Board.private(2))
+rank.at(Phase.COMPUTING, 3)
+watch(rank, 0.5, lambda row: f"op {row}")
+for _ in range(5):  # no reason to end: it still writes
+    time.sleep(0.2)
+    rank.at(Phase.COMPUTING, 3)
+print("went on", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_rank_under_torchrun_ends_itself_where_it_stands_still() -> None:
+    done = subprocess.run([sys.executable, "-c", STANDS_STILL], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout) == (1, "went on\n")
+    assert done.stderr == "pipesim: no progress for 0.5 s (--timeout): rank 1 at op 3\n"
