@@ -14,6 +14,7 @@ import numpy as np
 from pipesim.communication import OVERLAPPED, Communication
 from pipesim.engine import simulate
 from pipesim.errors import InputError
+from pipesim.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,6 +102,17 @@ class Study:
             "p95_seconds": self.percentile(95),
             "max_seconds": self.percentile(100),
         }
+
+
+def jitter_text(found: Mapping[str, float | int], unit: str) -> str:
+    """What a study found, in a sentence; `found` as `Study.as_json` gives it."""
+    shown = format_seconds if unit == "s" else lambda value: f"{value:.4g} units"
+    mean, middle, most = (shown(float(found[f"{name}_seconds"])) for name in ("mean", "p50", "p95"))
+    longer = float(found["mean_seconds"]) / float(found["undisturbed_seconds"]) - 1
+    return (
+        f"{found['trials']} trials (seed {found['seed']}): mean {mean} ({longer:+.1%} over undisturbed), "
+        f"p50 {middle}, p95 {most}"
+    )
 
 
 def study(

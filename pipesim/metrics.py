@@ -57,6 +57,7 @@ class Metrics:
     bubble_over_ideal: (makespan - ideal) / ideal, None without work.
     busy: running ops; idle: makespan - busy; span: first start to last end of a device.
     exposed_communication: the part of idle in which the awaited message is in a port's queue or on its way.
+    communication: how messages went; exposed_synchronisation: from the last op to the end of the step.
     peak_in_flight: micro-batches of one device's share whose forward has started and backward not ended.
     peak_activation_bytes: all but static bytes: activations, keys/values, their gradients, transients;
     peak_memory_bytes: with static bytes. peak_memory_at_seconds: when each device first holds its most.
@@ -83,6 +84,8 @@ class Metrics:
     utilisation: tuple[float, ...]
     span_seconds: tuple[float, ...]
     exposed_communication_seconds: tuple[float, ...]
+    communication: str
+    exposed_synchronisation_seconds: float
     peak_in_flight: tuple[float, ...]
     peak_activation_bytes: tuple[int, ...]
     static_bytes: tuple[int, ...]
@@ -133,6 +136,8 @@ def measure(timeline: Timeline, facts: StepFacts | None = None, *, bounds: Bound
         utilisation=tuple(_quotient(time, makespan, 1.0) for time in busy),
         span_seconds=in_units(span),
         exposed_communication_seconds=in_units(_exposed_ns(timeline)),
+        communication=timeline.communication,
+        exposed_synchronisation_seconds=timeline.in_units(timeline.exposed_synchronisation_ns),
         peak_in_flight=tuple(peak_in_flight(plan)),
         leading_forwards=tuple(_leading_forwards(plan)),
         throughput=_throughput(timeline, facts) if facts else None,

@@ -60,9 +60,8 @@ def print_run(metrics: Metrics, timeline: Timeline) -> None:
     """As `print_outcome`, for a timeline from anywhere."""
     console = _console()
     console.print(f"[bold]{metrics.schedule}[/bold]  {shape_text(metrics)}", highlight=False, soft_wrap=True)
-    console.print(
-        f"{metrics.costs}; {metrics.source}, engine {metrics.engine}", style="dim", highlight=False, soft_wrap=True
-    )
+    made = f"{metrics.source}, engine {metrics.engine}, communication {metrics.communication}"
+    console.print(f"{metrics.costs}; {made}", style="dim", highlight=False, soft_wrap=True)
     console.print(_totals(metrics))
     console.print(_per_device(metrics))
     if metrics.devices <= _PICTURE_DEVICES:
@@ -141,6 +140,9 @@ def _totals(metrics: Metrics) -> Table:
             ("throughput", f"{t.tokens_per_second:,.0f} tokens/s, {t.tokens_per_second_per_gpu:,.0f} per GPU; "
                            f"{t.tflops_per_gpu:.0f} TFLOP/s per GPU, MFU {percent(t.mfu)}")
         )  # fmt: skip
+    if metrics.exposed_synchronisation_seconds:
+        after = time_text(metrics.exposed_synchronisation_seconds, unit)
+        rows.append(("synchronisation", f"{after} after the last op: sums of gradients, optimizer"))
     if any(metrics.peak_memory_bytes):
         rows.append(("memory", _memory_text(metrics)))
     table = _table(show_header=False)

@@ -55,6 +55,7 @@ def trace_events(timeline: Timeline, pid: int = 0) -> Iterator[Event]:
     """The events of one timeline as the process `pid`; thread d is device d."""
     yield from _names(timeline, pid)
     yield from _ops(timeline, pid)
+    yield from _synchronisation(timeline, pid)
     yield from _flows(timeline, pid)
     yield from _counters(timeline, pid)
 
@@ -83,6 +84,15 @@ def _ops(timeline: Timeline, pid: int) -> Iterator[Event]:
         if plan.placement.directions > 1:
             event["args"]["direction"] = "up" if direction else "down"
         yield event
+
+
+def _synchronisation(timeline: Timeline, pid: int) -> Iterator[Event]:
+    """Sums of gradients, optimizer and parameters as asynchronous events: they run beside ops and each other."""
+    for number, span in enumerate(timeline.synchronisation):
+        begin, end = _ns(timeline, np.array([span.start_ns, span.end_ns])).tolist()
+        event: Event = {"name": span.what, "cat": "synchronisation", "id": number, "pid": pid, "tid": span.device}
+        yield event | {"ph": "b", "ts": _us(begin), "args": {"stage": span.stage, "bytes": span.bytes}}
+        yield event | {"ph": "e", "ts": _us(end)}
 
 
 def _flows(timeline: Timeline, pid: int) -> Iterator[Event]:

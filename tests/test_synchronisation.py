@@ -185,3 +185,35 @@ def test_costs_without_gradients_are_refused() -> None:
         synchronise(simulate(plan, costs, network))
     with pytest.raises(InputError, match="one of eager, end"):
         synchronise(timeline_of("1f1b", PipelineShape(2, 2)), when="later")
+
+
+def test_synchronisation_is_in_metrics_and_trace() -> None:
+    """Exposed seconds after the last op; in the trace an asynchronous event of each piece, beside the ops."""
+    from pipesim.metrics import measure
+    from pipesim.trace import trace_events
+
+    done = synchronise(timeline_of("1f1b", PipelineShape(2, 2), gradient=40, optimizer_ns=5), ring(2, 2))
+    found = measure(done)
+    assert found.exposed_synchronisation_seconds == 45 / done.unit_ns
+    assert found.makespan_seconds == done.makespan_ns / done.unit_ns
+    begins = [event for event in trace_events(done) if event["ph"] == "b"]
+    assert sorted((event["tid"], event["name"]) for event in begins) == [
+        (0, "optimizer"), (0, "replicas"), (1, "optimizer"), (1, "replicas"),
+    ]  # fmt: skip
+    assert {event["id"] for event in begins} == {event["id"] for event in trace_events(done) if event["ph"] == "e"}
+
+
+def test_metrics_say_how_messages_went() -> None:
+    from pipesim.communication import Communication
+    from pipesim.metrics import measure
+
+    plan = build_plan("1f1b", PipelineShape(2, 2))
+    costs, network = unit_costs(UnitCosts.of(1, 2), plan.shape)
+    names = [measure(simulate(plan, costs, network, communication=Communication.named(name))).communication
+             for name in ("overlapped", "blocking", "fused", "queued")]  # fmt: skip
+    assert names == [
+        "overlapped",
+        "blocking, producer-order",
+        "fused, fused",
+        "overlapped, producer-order, queue per direction",
+    ]

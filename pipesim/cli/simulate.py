@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,10 @@ from pipesim.cli.outputs import (
     write_trace,
 )
 
+if TYPE_CHECKING:
+    from pipesim.jitter import Jitter
+    from pipesim.scenario import Outcome
+
 
 @takes_scenario()
 def simulate(
@@ -33,6 +37,12 @@ def simulate(
     trace: Trace = None,
     spans: Spans = None,
     plan: PlanFile = None,
+    jitter: Annotated[
+        float | None, typer.Option(metavar="X", help="Relative standard deviation of each op's time: 0.05.")
+    ] = None,
+    slow: Annotated[str | None, typer.Option(metavar="D:X,…", help="Devices that take X times as long: 3:1.2.")] = None,
+    trials: Annotated[int, typer.Option(metavar="N", help="Runs with --jitter or --slow.")] = 200,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the trials; the same seed gives the same.")] = 0,
 ) -> None:
     """Simulates one schedule.
 
@@ -41,18 +51,39 @@ def simulate(
       pipesim simulate 1f1b -p 4 -m 8 --unit-costs 1,2
 
       pipesim simulate seq1f1b -p 8 -m 16 -k 4 --model llama3-8b --cluster h100 --seq-len 128k --gantt out.png
+
+      pipesim simulate bsipipe -p 8 --jitter 0.05 --trials 200 --slow 3:1.2
     """
+    from pipesim.jitter import Jitter, jitter_text
     from pipesim.report import print_explanation, print_json, print_outcome
     from pipesim.scenario import run
 
+    disturbance = None
+    if jitter is not None or slow is not None:
+        disturbance = Jitter(jitter or 0.0, trials, seed, Jitter.parse_slow(slow) if slow else None)
     refuse_unwritable(gantt=gantt, memory=memory, trace=trace, spans=spans, plan=plan)
     outcome = run(scenario_from(parse_values(options), schedule), bounded=True)
     write_pictures([outcome], gantt=gantt, memory=memory)
     write_trace([outcome.timeline], trace)
     write_tables(outcome, spans=spans, plan=plan)
+    extra = {} if disturbance is None else {"jitter": _trials(outcome, disturbance)}
     if as_json:
-        print_json(outcome.metrics.as_json())
+        print_json(outcome.metrics.as_json() | extra)
     else:
         print_outcome(outcome)
+        if disturbance is not None:
+            typer.echo(jitter_text(extra["jitter"], outcome.case.costs.unit))
     if explain:
         print_explanation(outcome.case.costs, to_stderr=as_json)
+
+
+def _trials(outcome: Outcome, disturbance: Jitter) -> dict[str, float | int]:
+    """The step lengths of all trials, with progress on stderr."""
+    from pipesim.communication import Communication
+    from pipesim.jitter import study
+    from pipesim.sweep_progress import progress
+
+    case, how = outcome.case, Communication.named(outcome.scenario.communication)
+    with progress() as begin:
+        tell = begin(disturbance.trials)
+        return study(case.plan, case.costs, case.network, disturbance, communication=how, tell=tell).as_json()
