@@ -164,7 +164,7 @@ def test_wrong_input_is_answered_in_one_line(run: Any, line: str, says: str) -> 
     ("content", "says"),
     [
         ("{", "config.json"),
-        ('{"model_type": "llama"}', "hidden_size"),
+        ('{"model_type": "llama"}', "is required"),
         ('{"model_type": "bert"}', "bert"),
         (
             '{"model_type": "llama", "hidden_size": -1, "num_hidden_layers": 2, "num_attention_heads": 2,'
