@@ -155,7 +155,7 @@ def _lay_out(figure: Any, words: str, inner: float, entries: int) -> None:
         barmode="overlay", dragmode="pan", hovermode="closest", plot_bgcolor="white", paper_bgcolor="white",
         height=inner + _TITLE + bottom, margin={"l": 60, "r": 24, "t": _TITLE, "b": bottom},
         font={"family": _FONTS, "size": 12, "color": style.INK},
-        hoverlabel_font={"family": _FONTS, "size": 12}, uniformtext={"mode": "hide", "minsize": 7},
+        hoverlabel_font={"family": _FONTS, "size": 12}, uniformtext={"mode": "hide", "minsize": 9},
         legend={"orientation": "h", "x": 0, "y": -46 / inner, "yanchor": "top", "traceorder": "normal"},
     )  # fmt: skip
     figure.add_annotation(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipesim.timeline import Timeline
 
 BOX, _STRIP = 0.86, 0.1  # heights of boxes and phase strips, in lanes
-_STRIP_FROM = 22.0  # pixels of a lane
+_STRIP_FROM = 20.0  # pixels of a lane
 
 
 class Part(NamedTuple):

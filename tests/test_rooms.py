@@ -10,7 +10,7 @@ from pathlib import Path
 import pipesim
 
 HOUSE = Path(pipesim.__file__).parent
-HEAVY = ("torch", "pandas", "matplotlib", "numba", "scipy", "pydantic", "simpy", "dask", "distributed")
+HEAVY = ("torch", "pandas", "matplotlib", "plotly", "numba", "scipy", "pydantic", "simpy", "dask", "distributed")
 # From the front door to the back: a module may import what stands before it, or beside it on its own line.
 FLOORS = (
     "errors units files json_files",
