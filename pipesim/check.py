@@ -47,7 +47,7 @@ class Violation:
         return f"device {self.device}, place {self.place}: {self.message}"
 
 
-def check(plan: Plan, *, deadlock: bool = True) -> Producers:
+def check_plan(plan: Plan, *, deadlock: bool = True) -> Producers:
     """Raises PlanError that lists every violation, or DeadlockError; returns what each op needs.
 
     `deadlock=False` leaves the search for cycles to an engine, which finds them anyway.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.deadlock import BLOCKING, check_deadlock
 from pipesim.errors import MessageOrderError, PlanError
 from pipesim.lower import LoweredPlan
@@ -25,7 +25,7 @@ def check_file(path: Path, communication: Communication = BLOCKING) -> str:
     """
     found = read_plan_or_lowered(path)
     if not isinstance(found, LoweredPlan):
-        check(found)
+        check_plan(found)
         return f"{path}: legal: {_counts(found)}"
     _check_both(found, communication)
     messages = sum(len(channel.sent) for channel in found.channels())
@@ -39,11 +39,11 @@ def _check_both(lowered: LoweredPlan, communication: Communication) -> None:
         check_deadlock(lowered, communication)
     except PlanError as first:
         try:
-            check(lowered.plan)
+            check_plan(lowered.plan)
         except PlanError as second:
             raise type(first)(f"{first}\n{second}") from None
         raise
-    check(lowered.plan)
+    check_plan(lowered.plan)
 
 
 def _order(lowered: LoweredPlan) -> str:

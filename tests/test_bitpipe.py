@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.dependencies import ABSENT, producers, remote_producers
 from pipesim.errors import InputError, ShapeError
@@ -92,7 +92,7 @@ def test_hops_of_one_direction_of_a_v() -> None:
 @settings(deadline=None, max_examples=40)
 def test_every_shape_is_legal_and_balanced(half: int, units: int, variant: str) -> None:
     plan = bitpipe(2 * half, 2 * half * units, variant)
-    check(plan)
+    check_plan(plan)
     assert set(Counter(plan.device.tolist()).values()) == {8 * half * units}
     assert int(plan.placement.direction_of.sum()) * 2 == plan.shape.microbatches
     assert not in_flight(plan).after[plan.offsets[1:] - 1].any()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesim.bounds import opposing_bound, optimality_gap
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import simulate
 from pipesim.errors import ShapeError
@@ -87,7 +87,7 @@ def test_same_input_same_plan() -> None:
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_one_microbatch_in_flight_is_enough(k: int) -> None:
     plan = bsipipe(4, 6, k, 1)
-    check(plan)
+    check_plan(plan)
     assert max(peak_in_flight(plan)) == 1
 
 
@@ -114,7 +114,7 @@ def test_every_plan_is_legal_balanced_and_within_its_limit(shape: PipelineShape,
     costs = data.draw(cost_tables(shape))
     network = data.draw(networks(shape.devices))
     plan = build_plan("bsipipe", shape, costs=costs, network=network)
-    check(plan)
+    check_plan(plan)
     assert plan.placement.direction_of.tolist() == [i % 2 for i in range(shape.microbatches)]
     assert np.diff(plan.offsets).tolist() == [4 * shape.units] * shape.devices
     held = in_flight(plan)
@@ -157,7 +157,7 @@ def test_limit_in_bytes(extra: int) -> None:
     costs, network = unit_costs(UnitCosts.of(1, 2), shape)
     costs = with_bytes(costs)
     plan = build_plan("bsipipe", shape, costs=costs, network=network, memory_limit_bytes=smallest + extra)
-    check(plan)
+    check_plan(plan)
     assert memory_of(plan, costs).peaks.max() <= smallest + extra
     with pytest.raises(ShapeError, match=rf"one micro-batch; the smallest that works is {smallest} bytes"):
         build_plan("bsipipe", shape, costs=costs, network=network, memory_limit_bytes=smallest - 1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.dependencies import producers
 from pipesim.engine import compiled, reference, simulate
@@ -39,7 +39,7 @@ def assert_engines_agree(case: Case) -> None:
 @MANY
 @given(cases())
 def test_random_legal_plans(case: Case) -> None:
-    check(case.plan)
+    check_plan(case.plan)
     assert_engines_agree(case)
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts
 from pipesim.errors import DeadlockError, InputError
 from pipesim.metrics import measure
@@ -77,7 +77,7 @@ def test_o6_groups_counted_in_microbatches_deadlock_and_are_detected() -> None:
         devices.append(interlace(here[0], here[1], 2 * (3 - device) + 4 + 1))
     plan = Plan.from_columns("groups of micro-batches", shape, Placement.looped(shape), devices)
     with pytest.raises(Exception, match=r"7B0\.1: comes before 7F0\.1, which it needs"):
-        check(plan)
+        check_plan(plan)
 
 
 def test_o7_seq1f1b_order_and_memory() -> None:
@@ -225,11 +225,11 @@ def test_deadlock_names_every_stuck_device_and_the_ring() -> None:
 
     plan = hand_plan(["0B0 0F0", "1F0 1B0"], 2, 1)
     with pytest.raises(Exception, match="0B0: comes before 0F0"):
-        check(plan)
+        check_plan(plan)
     crossed = hand_plan(["0F0 0F1 0B1 0B0", "1F0 1B0 1F1 1B1"], 2, 2)
     with pytest.raises(DeadlockError) as caught:
         unit_timeline(hand_plan(["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"], 2, 2))
     assert "device 0 waits at 0B0 for 1B0 of device 1" in str(caught.value)
     assert "device 1 waits at 1F1 for 0F1 of device 0" in str(caught.value)
     assert "cycle: 0B0 (device 0) <- 1F1 (device 1) <- 0B0 (device 0)" in str(caught.value)
-    check(crossed)
+    check_plan(crossed)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.errors import DeadlockError, PlanError
 from pipesim.plan import Kind, Op, PipelineShape, Placement, Plan
 from pipesim.schedules import build_plan
@@ -67,12 +67,12 @@ def test_a_damaged_plan_never_passes(p: int, m: int, k: int, how: str, data: st.
         case "weight":
             order.append(Op(Kind.W, op.stage, op.microbatch, op.subsequence))
     with pytest.raises(PlanError):
-        check(Plan.from_orders("damaged", plan.shape, plan.placement, orders))
+        check_plan(Plan.from_orders("damaged", plan.shape, plan.placement, orders))
 
 
 def test_the_place_is_marked_in_the_grid() -> None:
     with pytest.raises(PlanError) as caught:
-        check(hand_plan(["0F0 0F1 0B0 0B0 0B1", "1F0 1B0 1F1 1B1"], 2, 2))
+        check_plan(hand_plan(["0F0 0F1 0B0 0B0 0B1", "1F0 1B0 1F1 1B1"], 2, 2))
     text = str(caught.value)
     assert "device 0, place 3: 0B0: done already by 0B0 of device 0" in text
     assert "device 0 | 0F0 0F1 0B0 >0B0< 0B1" in text
@@ -80,34 +80,34 @@ def test_the_place_is_marked_in_the_grid() -> None:
 
 def test_every_violation_is_listed() -> None:
     with pytest.raises(PlanError) as caught:
-        check(hand_plan(["0F0 0B0", "1F0"], 2, 2))
+        check_plan(hand_plan(["0F0 0B0", "1F0"], 2, 2))
     for missing in ("0F1", "1F1", "0B1", "1B0", "1B1"):
         assert f"{missing} is missing" in str(caught.value)
 
 
 def test_halves_of_a_backward_belong_together() -> None:
-    check(hand_plan(["0F0 0I0 0W0"], 1, 1))
+    check_plan(hand_plan(["0F0 0I0 0W0"], 1, 1))
     with pytest.raises(PlanError, match="0W0 is missing: its I is there"):
-        check(hand_plan(["0F0 0I0"], 1, 1))
+        check_plan(hand_plan(["0F0 0I0"], 1, 1))
     with pytest.raises(PlanError, match="0W0: W without its I"):
-        check(hand_plan(["0F0 0B0 0W0"], 1, 1))
+        check_plan(hand_plan(["0F0 0B0 0W0"], 1, 1))
     with pytest.raises(PlanError, match="0W0: comes before 0I0"):
-        check(hand_plan(["0F0 0W0 0I0"], 1, 1))
+        check_plan(hand_plan(["0F0 0W0 0I0"], 1, 1))
     with pytest.raises(PlanError, match="done already by 0B0"):
-        check(hand_plan(["0F0 0B0 0I0 0W0"], 1, 1))
+        check_plan(hand_plan(["0F0 0B0 0I0 0W0"], 1, 1))
 
 
 def test_recomputation_comes_between_forward_and_backward() -> None:
-    check(hand_plan(["0F0 0R0 0B0"], 1, 1))
+    check_plan(hand_plan(["0F0 0R0 0B0"], 1, 1))
     with pytest.raises(PlanError, match="0B0: comes before 0R0"):
-        check(hand_plan(["0F0 0B0 0R0"], 1, 1))
+        check_plan(hand_plan(["0F0 0B0 0R0"], 1, 1))
 
 
 def test_a_stage_on_the_wrong_device() -> None:
     with pytest.raises(PlanError, match="device 0, place 1: 1F0: stage 1 lives on device 1"):
-        check(hand_plan(["0F0 1F0 0B0", "1B0"], 2, 1))
+        check_plan(hand_plan(["0F0 1F0 0B0", "1B0"], 2, 1))
 
 
 def test_a_cycle_is_a_deadlock() -> None:
     with pytest.raises(DeadlockError, match="2 devices wait for ever"):
-        check(hand_plan(["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"], 2, 2))
+        check_plan(hand_plan(["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"], 2, 2))

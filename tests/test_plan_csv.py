@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts
 from pipesim.errors import FileError, PlanError
 from pipesim.lower import lower
@@ -46,7 +46,7 @@ def makespan(plan: Plan) -> float:
 def test_spaces_and_empty_cells(tmp_path: Path) -> None:
     """Field case O28: trimmed, skipped, an idle cell costs nothing."""
     plan = plan_of(tmp_path, "0F0, 0F1 ,,0I0,0W0,0B1\n")
-    check(plan)
+    check_plan(plan)
     assert str(plan) == "0F0 0F1 0I0 0W0 0B1"
     assert makespan(plan) == 6
 
@@ -55,7 +55,7 @@ def test_spaces_and_empty_cells(tmp_path: Path) -> None:
 def test_illegal_files(tmp_path: Path, text: str, message: str) -> None:
     """Field case O28: a W before its I, a forward twice."""
     with pytest.raises(PlanError, match=message):
-        check(plan_of(tmp_path, text))
+        check_plan(plan_of(tmp_path, text))
 
 
 @pytest.mark.parametrize("text", ["0F0,0X0", "0F0,F0", "0F0,0F0.", "0F0,(0F1;0B0)OVERLAP", "0F0,(0F1;0B0)GROUP"])
@@ -82,7 +82,7 @@ def as_file(rows: list[str]) -> str:
 def test_what_b_means_is_decided_per_stage_and_microbatch(tmp_path: Path, old: bool) -> None:
     """Field case O28: BW on one device and B with W on the other mean the same as B, and I with W; makespan 49."""
     plan = plan_of(tmp_path, as_file(zero_bubble(old=old)))
-    check(plan)
+    check_plan(plan)
     assert np.bincount(plan.kind[: plan.offsets[1]], minlength=5).tolist() == [16, 16, 0, 0, 0]
     assert np.bincount(plan.kind[plan.offsets[1] :], minlength=5).tolist() == [16, 0, 16, 16, 0]
     timeline = unit_timeline(plan, halves(2))
@@ -114,7 +114,7 @@ def test_a_custom_schedule_of_two_devices(tmp_path: Path) -> None:
                 row += [f"{stage}{kind}{i}" for i in (pair, pair + 1) for kind in "IW"]
         rows.append(" ".join(row))
     plan = plan_of(tmp_path, as_file(rows))
-    check(plan)
+    check_plan(plan)
     assert makespan(plan) == 50
     change = np.where(plan.kind == Kind.F, 1, np.where(plan.kind == Kind.W, -1, 0))
     assert [int(np.cumsum(change[plan.device == device]).max()) for device in (0, 1)] == [16, 16]
@@ -122,7 +122,7 @@ def test_a_custom_schedule_of_two_devices(tmp_path: Path) -> None:
 
 def test_overlapped_pairs_are_a_forward_and_a_backward(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "0F0,(0F1;0B0)OVERLAP_F_B,0B1")
-    check(plan)
+    check_plan(plan)
     assert str(plan) == "0F0 0F1 0B0 0B1"
 
 
@@ -139,7 +139,7 @@ def v_shaped(p: int, m: int) -> list[str]:
 def test_the_stage_map_comes_from_the_rows(tmp_path: Path) -> None:
     """Field case O29: with a V of 8 stages on 4 devices the turn needs no message: 6 hops each way, not 7."""
     plan = plan_of(tmp_path, as_file(v_shaped(4, 10)))
-    check(plan)
+    check_plan(plan)
     held = {d: np.flatnonzero(plan.placement.device_of[0] == d).tolist() for d in range(4)}
     assert held == {0: [0, 7], 1: [1, 6], 2: [2, 5], 3: [3, 4]}
     kinds = plan.kind[transfers_of(plan).sender]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from fractions import Fraction
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_two_equal_messages_through_one_card_arrive_one_transfer_apart() -> None
     used = [(timeline.transfer_start_ns[r], timeline.transfer_end_ns[r]) for r in range(len(plan))
             if timeline.arrival_ns[r] >= 0 and plan.device[r] in (0, 2)]  # fmt: skip
     used.sort()
-    for (_, end), (start, _) in itertools.pairwise(used):
+    for (_, end), (start, _) in pairwise(used):
         assert start >= end
 
 
@@ -95,3 +96,19 @@ def test_unknown_engine() -> None:
 def test_wrong_unit_costs(text: str) -> None:
     with pytest.raises(InputError):
         UnitCosts.parse(text, Fraction(0), Fraction(0))
+
+
+@pytest.mark.parametrize("engine", ["reference", "compiled"])
+def test_a_bus_that_is_both_ends_is_held_once(engine: Any) -> None:
+    shape = shape_of(2, 3)
+    costs, network = unit_costs(UnitCosts.of(1, 2, transfer=3), shape)
+    bus = np.zeros((2, 2), dtype=np.int32)
+    shared = Network(network.latency_ns, network.bytes_per_second, bus, bus)
+    timeline = simulate(build_plan("1f1b", shape), costs, shared, engine=engine)
+    held = sorted(
+        (start, end)
+        for start, end in zip(timeline.transfer_start_ns, timeline.transfer_end_ns, strict=True)
+        if start >= 0
+    )
+    assert len(held) == 6
+    assert all(start >= end for (_, end), (start, _) in pairwise(held))

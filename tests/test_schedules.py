@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts
 from pipesim.errors import InputError, ShapeError
 from pipesim.plan import PipelineShape
@@ -56,7 +56,7 @@ shapes = st.builds(
 def test_every_shape_is_legal_and_ideal_where_work_suffices(shape: PipelineShape, schedule: str) -> None:
     shape = all_schedules()[schedule].fit(shape)
     plan = build_plan(schedule, shape)
-    check(plan)
+    check_plan(plan)
     p, m, v, k = shape.devices, shape.microbatches, shape.stages_per_device, shape.subsequences
     if schedule in ("gpipe", "1f1b") or m * k >= p:
         timeline = unit_timeline(plan)

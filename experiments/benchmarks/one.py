@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import compiled, reference, simulate
 from pipesim.metrics import measure
@@ -51,7 +51,7 @@ def _engine(unit: UnitCosts, run: Callable[..., object]) -> Callable[[str, Pipel
     def prepare(schedule: str, shape: PipelineShape) -> Callable[[], object]:
         costs, network = unit_costs(unit, shape)
         plan = build_plan(schedule, shape)
-        needs = check(plan, deadlock=False)
+        needs = check_plan(plan, deadlock=False)
         return lambda: run(plan, costs, network, needs)
 
     return prepare

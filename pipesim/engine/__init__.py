@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.communication import OVERLAPPED, Communication
 from pipesim.errors import InputError
 from pipesim.network import Network
@@ -40,7 +40,7 @@ def simulate(
 
         lowered = lower_for(plan, costs, network, communication)
         return simulate_lowered(lowered, costs, network, communication, engine=engine)
-    needs = check(plan, deadlock=False)
+    needs = check_plan(plan, deadlock=False)
     if engine == "reference":
         from pipesim.engine import reference
 

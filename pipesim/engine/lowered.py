@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipesim.check import check
+from pipesim.check import check_plan
 from pipesim.engine import simulate
 from pipesim.lower import lower
 from pipesim.lower_check import check_lowered
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def lower_for(plan: Plan, costs: CostTable, network: Network, communication: Communication) -> LoweredPlan:
     """The lowered plan that `simulate` runs for a plan. Raises PlanError on an illegal plan."""
-    check(plan)
+    check_plan(plan)
     # A queue holds up no op, so messages are queued in the order of a run without queues; devices that block
     # shift each other's times, and an order without times serves them better.
     times = simulate(plan, costs, network) if communication.queues else None

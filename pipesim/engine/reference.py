@@ -89,7 +89,8 @@ class _Machine:
     def ask_transfer(self, row: int) -> None:
         """Joins the queues of both ports at once and leaves the rest to a process of its own."""
         source, destination = self.device_of_row[row], self.device_of_row[self.receiver[row]]
-        ports = (self.network.out_port[source, destination], self.network.in_port[source, destination])
+        path = (self.network.out_port[source, destination], self.network.in_port[source, destination])
+        ports = dict.fromkeys(path)  # a bus both ways is one port, asked once
         asked = [(self.ports[port], self.ports[port].request()) for port in ports if port != NO_PORT]
         latency = int(self.network.latency_ns[source, destination])
         self.env.process(self.transfer(row, asked, latency))
