@@ -8,6 +8,7 @@ import numpy as np
 
 from pipesim import plot_style as style
 from pipesim.metrics import measure
+from pipesim.plot_lanes import pieces
 from pipesim.plot_panel import Panel, Scale, draw_panel, numbers_that_fit
 from pipesim.report_words import percent, shape_text, time_text
 
@@ -151,11 +152,17 @@ def caption(timelines: Sequence[Timeline], begin: float, end: float, *, numbered
     return "  ·  ".join(parts)
 
 
+def synchronisation_entries(timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
+    """Name and colour of what follows the backwards, as far as any timeline has it."""
+    there = {kind.what for timeline in timelines for kind in pieces(timeline)}
+    return [entry for what, entry in style.SYNCHRONISATION.items() if what in there]
+
+
 def _legend_handles(timelines: Sequence[Timeline], scale: Scale) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    entries = style.legend_entries([timeline.plan for timeline in timelines])
+    entries = style.legend_entries([timeline.plan for timeline in timelines]) + synchronisation_entries(timelines)
     handles: list[Any] = [Patch(facecolor=colour, edgecolor="none", label=name) for name, colour in entries]
     handles.append(Patch(facecolor=style.IDLE, edgecolor=style.GRID, linewidth=0.5, label="idle"))
     if scale.has_strips:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipesim import plot_style as style
 from pipesim.errors import DependencyMissing
-from pipesim.plot_gantt import caption, panels_of
+from pipesim.plot_gantt import caption, panels_of, synchronisation_entries
 from pipesim.plot_html_bars import BOX, Part, bars_of
 from pipesim.plot_lanes import times
 
@@ -127,6 +127,7 @@ def _device_labels(panel: Panel, lane: float) -> tuple[list[float], list[str]]:
 
 def _legend_entries(timelines: Sequence[Timeline], part: Part) -> list[tuple[str, str]]:
     kinds = style.legend_entries([timeline.plan for timeline in timelines])
+    kinds += synchronisation_entries(timelines)
     return [*kinds, ("idle", style.IDLE), *(style.PHASES if part.has_strips else ())]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pipesim import plot_style as style
 from pipesim.frame import labels
 from pipesim.plan import Kind
-from pipesim.plot_lanes import phases, times
+from pipesim.plot_lanes import phases, pieces, times
 from pipesim.report_words import time_text
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def bars_of(timeline: Timeline, name: str, tops: NDArray[np.float64], part: Part
     """The bar traces of a timeline whose lanes begin at `tops` [devices]; `name` tells it from those beside it."""
     bars = [_ground(timeline, tops, part), *(_strips(timeline, tops, part) if part.has_strips else ())]
     bars += _boxes(timeline, name, tops, part)
+    bars += _synchronisation(timeline, name, tops, part)
     return [{"type": "bar", "orientation": "h", "showlegend": False} | bar for bar in bars]
 
 
@@ -86,6 +87,21 @@ def _boxes(timeline: Timeline, name: str, tops: NDArray[np.float64], part: Part)
     return traces
 
 
+def _synchronisation(timeline: Timeline, name: str, tops: NDArray[np.float64], part: Part) -> list[dict[str, Any]]:
+    """Sums of gradients low in their lanes, the optimizer as a box, a bar trace for each kind."""
+    traces = []
+    for kind in pieces(timeline):
+        words, colour = style.SYNCHRONISATION[kind.what]
+        seen = kind.start < part.end
+        device, start, end = kind.device[seen], kind.start[seen], kind.end[seen]
+        trace = _bar(tops[device] + (1 - kind.share) * BOX, kind.share * BOX, start, end)
+        trace |= {"marker": {"color": colour, "line": {"width": 0}}, "legendgroup": words}
+        trace["customdata"] = _facts(timeline, device, start, end)
+        trace["hovertemplate"] = _hover_lines(timeline, f"<b>{words}</b>", name)
+        traces.append(trace)
+    return traces
+
+
 def _bar(
     tops: NDArray[np.float64], height: float, start: NDArray[np.float64], end: NDArray[np.float64]
 ) -> dict[str, Any]:
@@ -116,7 +132,7 @@ def _legend_name(timeline: Timeline, row: int) -> str:
 
 
 def _facts(
-    timeline: Timeline, device: NDArray[np.int32], start: NDArray[np.float64], end: NDArray[np.float64]
+    timeline: Timeline, device: NDArray[np.integer], start: NDArray[np.float64], end: NDArray[np.float64]
 ) -> list[list[int | str]]:
     """Device, start, end and duration of ops as a hover shows them, moments as precise as they are known."""
     unit = timeline.costs.unit
@@ -129,7 +145,11 @@ def _facts(
 
 def _hover_text(timeline: Timeline, row: int, name: str) -> str:
     """What plotly shows at a box, filled in from its hovertext and customdata."""
+    return _hover_lines(timeline, f"<b>%{{hovertext}}</b>  {_legend_name(timeline, row)}", name)
+
+
+def _hover_lines(timeline: Timeline, heading: str, name: str) -> str:
     unit = "" if timeline.costs.unit == "s" else " units"
     moments = [f"{word} %{{customdata[{at}]}}{unit}" for at, word in enumerate(("start", "end", "duration"), 1)]
     device = f"{escape(name)} device %{{customdata[0]}}".strip()
-    return "<br>".join([f"<b>%{{hovertext}}</b>  {_legend_name(timeline, row)}", device, *moments]) + "<extra></extra>"
+    return "<br>".join([heading, device, *moments]) + "<extra></extra>"

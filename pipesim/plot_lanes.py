@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pipesim.plan import Kind
+from pipesim.plot_style import SYNCHRONISATION
 from pipesim.timeline import NOTHING_SENT
 from pipesim.transfers import transfers_of
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from pipesim.timeline import Timeline
 
+_LOW = 0.35  # share of a lane's height for what runs beside ops
 _DIGIT = 0.64  # width of a digit, in font sizes
 _PADDING = 0.45  # free space beside a number, in font sizes
 _LARGEST, _SMALLEST, _SMALLEST_LONG = 9.0, 4.0, 5.0  # font sizes, in points
@@ -66,6 +68,32 @@ def arrows(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     moments = np.stack([timeline.end_ns[sender], timeline.arrival_ns[sender]], axis=1) - begin
     devices = np.stack([timeline.plan.device[sender], timeline.plan.device[receiver]], axis=1)
     return devices.astype(np.int64), moments / timeline.unit_ns
+
+
+class Pieces(NamedTuple):
+    """What follows the backwards, of one kind: devices, starts and ends [pieces] in seconds or units.
+
+    share: the part of a lane's height it takes; sums run beside ops and are low.
+    """
+
+    what: str
+    share: float
+    device: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+
+def pieces(timeline: Timeline) -> list[Pieces]:
+    """The synchronisation of a timeline by kind, in the order of legends."""
+    begin = timeline.start_ns.min(initial=0)
+    found = []
+    for what in SYNCHRONISATION:
+        spans = [span for span in timeline.synchronisation if span.what == what]
+        if spans:
+            table = np.array([(span.device, span.start_ns, span.end_ns) for span in spans], dtype=np.int64)
+            start, end = ((table[:, column] - begin) / timeline.unit_ns for column in (1, 2))
+            found.append(Pieces(what, 1.0 if what == "optimizer" else _LOW, table[:, 0], start, end))
+    return found
 
 
 def numbers(timeline: Timeline, points_of_unit: float, height: float, most: int) -> Numbers | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipesim import plot_style as style
-from pipesim.plot_lanes import arrows, numbers, phases, times
+from pipesim.plot_lanes import arrows, numbers, phases, pieces, times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,6 +83,7 @@ def draw_panel(axes: Axes, panel: Panel, scale: Scale, *, transfers: bool) -> No
         _draw_ground(axes, timeline, tops)
         _draw_phases(axes, timeline, tops, scale)
         _draw_boxes(axes, timeline, tops, scale)
+        _draw_synchronisation(axes, timeline, tops)
         if transfers:
             _draw_transfers(axes, timeline, tops)
         _draw_numbers(axes, timeline, tops, scale)
@@ -112,6 +113,16 @@ def _draw_phases(axes: Axes, timeline: Timeline, tops: NDArray[np.float64], scal
         return
     for column in (1, 2):
         axes.vlines(bounds[:, column], tops, tops + 1, colors=style.INK, linewidth=1.1, zorder=3)
+
+
+def _draw_synchronisation(axes: Axes, timeline: Timeline, tops: NDArray[np.float64]) -> None:
+    """Sums of gradients low in their lanes, over the ops they run beside; the optimizer as a box."""
+    for kind in pieces(timeline):
+        colour = style.SYNCHRONISATION[kind.what][1]
+        columns = (tops[kind.device].tolist(), kind.start.tolist(), (kind.end - kind.start).tolist())
+        for top, start, took in zip(*columns, strict=True):
+            low = top + (1 - kind.share) * _BOX
+            axes.broken_barh([(start, took)], (low, kind.share * _BOX), facecolors=colour, linewidth=0, zorder=2.5)
 
 
 def _draw_boxes(axes: Axes, timeline: Timeline, tops: NDArray[np.float64], scale: Scale) -> None:

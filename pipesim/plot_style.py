@@ -50,6 +50,13 @@ KIND_NAMES = {
     Kind.R: "recompute",
 }
 PHASES = (("warm-up", "#b9cbdb"), ("steady", "#6f7a83"), ("cool-down", "#e3bf9f"))
+# What follows the backwards, by `SyncSpan.what`: its words and colour.
+SYNCHRONISATION = {
+    "replicas": ("sum over replicas", "#2b8a6f"),
+    "pair": ("sum of both copies", "#57b894"),
+    "optimizer": ("optimizer", "#7a5fa3"),
+    "parameters": ("parameters to replicas", "#b39ccc"),
+}
 IDLE, INK, QUIET, GRID, LIMIT = "#f4f3ef", "#22262a", "#6a7076", "#dddcd6", "#b3261e"
 FONT = "DejaVu Sans"  # comes with matplotlib: pictures look the same everywhere
 DPI = 160

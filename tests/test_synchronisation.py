@@ -10,15 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipesim.communication import Communication
 from pipesim.costs.table import CostTable, StepCosts
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import simulate
 from pipesim.errors import InputError
+from pipesim.metrics import measure
 from pipesim.network import NO_PORT, Network, ReplicaLinks
 from pipesim.plan import Kind, PipelineShape
+from pipesim.plot_gantt import gantt_figure, synchronisation_entries
+from pipesim.plot_lanes import pieces
 from pipesim.scenario import Scenario, run
 from pipesim.schedules import build_plan
 from pipesim.synchronisation import synchronise
+from pipesim.trace import trace_events
 from tests.strategies import Case, cases
 
 if TYPE_CHECKING:
@@ -189,9 +194,6 @@ def test_costs_without_gradients_are_refused() -> None:
 
 def test_synchronisation_is_in_metrics_and_trace() -> None:
     """Exposed seconds after the last op; in the trace an asynchronous event of each piece, beside the ops."""
-    from pipesim.metrics import measure
-    from pipesim.trace import trace_events
-
     done = synchronise(timeline_of("1f1b", PipelineShape(2, 2), gradient=40, optimizer_ns=5), ring(2, 2))
     found = measure(done)
     assert found.exposed_synchronisation_seconds == 45 / done.unit_ns
@@ -204,9 +206,6 @@ def test_synchronisation_is_in_metrics_and_trace() -> None:
 
 
 def test_metrics_say_how_messages_went() -> None:
-    from pipesim.communication import Communication
-    from pipesim.metrics import measure
-
     plan = build_plan("1f1b", PipelineShape(2, 2))
     costs, network = unit_costs(UnitCosts.of(1, 2), plan.shape)
     names = [measure(simulate(plan, costs, network, communication=Communication.named(name))).communication
@@ -217,3 +216,22 @@ def test_metrics_say_how_messages_went() -> None:
         "fused, fused",
         "overlapped, producer-order, queue per direction",
     ]
+
+
+def test_charts_show_what_follows_the_backwards() -> None:
+    """A legend entry and a box for each kind, in the figure and in the page; nothing of it without."""
+    pytest.importorskip("plotly")
+    from pipesim.plot_html import gantt_page
+
+    plain = timeline_of("bitpipe", PipelineShape(4, 4, 2), gradient=400, optimizer_ns=500)
+    done = synchronise(plain, ring(4, 2), distributed_optimizer=True)
+    assert [kind.what for kind in pieces(done)] == ["replicas", "pair", "optimizer", "parameters"]
+    assert sum(len(kind.device) for kind in pieces(done)) == len(done.synchronisation)
+    names = [name for name, _ in synchronisation_entries([done])]
+    words = {text.get_text() for text in gantt_figure([done]).legends[0].get_texts()}
+    assert set(names) <= words
+    assert synchronisation_entries([plain]) == []
+    assert not set(names) & {text.get_text() for text in gantt_figure([plain]).legends[0].get_texts()}
+    page = gantt_page([done])
+    assert all(name in page for name in names)
+    assert "sum over replicas" not in gantt_page([plain])
