@@ -133,7 +133,8 @@ def _before(plan: Plan, row: int, needed: int) -> str:
 
 
 def _starts(timeline: Timeline) -> NDArray[np.int64]:
-    return timeline.start_ns - timeline.start_ns.min()
+    starts: NDArray[np.int64] = timeline.start_ns - timeline.start_ns.min()
+    return starts
 
 
 def _durations(timeline: Timeline) -> NDArray[np.int64]:

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 
 from calibration.execute_channels import Routes, routes_of
 from calibration.execute_record import Execution, gathered
-from calibration.execute_run import Effort, run_on_rank
-from pipesim.check import check
+from calibration.execute_run import Effort, refuse_unrunnable, run_on_rank
 from pipesim.errors import InputError
 from pipesim.lower import LoweredPlan, lower
-from pipesim.plan import Kind
 
 if TYPE_CHECKING:
     from calibration.execute_faults import RankPool
@@ -32,11 +30,7 @@ __all__ = ["Effort", "Execution", "execute", "prepare"]
 def prepare(lowered: LoweredPlan, workload: Workload) -> Routes:
     """Its channels; raises before any rank starts what would go wrong: PlanError, DeadlockError with every stuck op,
     or InputError."""
-    plan = lowered.plan
-    check(plan)
-    workload.refuse_other_shape(plan.shape)
-    if (plan.kind == Kind.R).any():
-        raise InputError("plan", plan.schedule, "has recomputation ops, which cannot be executed")
+    refuse_unrunnable(lowered.plan, workload)
     return routes_of(lowered)
 
 

@@ -6,6 +6,7 @@ runs one micro-batch of each size through each of a rank's stages: F up, then B 
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import distributed
 
 from calibration.execute_bytes import StageBytes, byte_tables, sizes_of_stages
-from calibration.execute_clock import clock_of
+from calibration.execute_clock import clock_of, longer_ns
 from calibration.execute_costs import classes_of, table, table_shape
 from calibration.execute_workload import stage_data
 from calibration.ranks import Phase
@@ -108,9 +109,9 @@ def time_stages(
             for c, size in enumerate(distinct):
                 for split in splits:
                     beat()
-                    for cell, time in _one_microbatch(stage, workload, number, c, size, split=split):
+                    for cell, took in _one_microbatch(stage, workload, number, c, size, split=split):
                         if n >= WARM_UPS:
-                            samples[cell].append(time)
+                            samples[cell].append(took)
     return dict(samples)
 
 
@@ -134,10 +135,10 @@ def _one_microbatch(
     microbatch = stage.new_microbatch(size, workload.lengths)
     data = [stage_data(stage, size, length) for length in workload.lengths]
     clock.begin()
-    marks, cells = [clock.mark()], []
+    marks, cells = [(clock.mark(), time.perf_counter_ns())], []
 
     def done(kind: Kind, j: int) -> None:
-        marks.append(clock.mark())
+        marks.append((clock.mark(), time.perf_counter_ns()))
         cells.append((kind, c, number, j))
 
     for j, (x, _, targets) in enumerate(data):
@@ -152,7 +153,7 @@ def _one_microbatch(
         else:
             stage.backward(microbatch, j, data[j][1])
             done(Kind.B, j)
-    return list(zip(cells, np.diff(clock.nanoseconds(marks)).tolist(), strict=True))
+    return list(zip(cells, longer_ns(clock, marks).tolist(), strict=True))
 
 
 def _probes(costs: CostTable) -> tuple[int, int]:

@@ -57,6 +57,13 @@ class EventClock:
         return np.array([self._base_ns + round(1e6 * self._base.elapsed_time(m)) for m in moments], dtype=np.int64)
 
 
+def longer_ns(clock: HostClock | EventClock, marks: Sequence[tuple[Any, int]]) -> NDArray[np.int64]:
+    """int64 [marks - 1]: between neighbouring (moment, host time), the longer of the device's time and the host's to
+    issue the work: what an op takes that follows at once on another."""
+    moments, host = zip(*marks, strict=True)
+    return np.maximum(np.diff(clock.nanoseconds(moments)), np.diff(np.array(host, dtype=np.int64)))
+
+
 def clock_of(device: torch.device) -> HostClock | EventClock:
     """The clock that can see when a device's work begins and ends."""
     return EventClock() if device.type == "cuda" else HostClock()

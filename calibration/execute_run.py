@@ -9,6 +9,9 @@ from calibration.execute_bytes import StageBytes, sizes_of_stages
 from calibration.execute_memory import RankMemory, measure_memory
 from calibration.execute_rank import RankStep, StepRecord
 from calibration.ranks import Phase
+from pipesim.check import check_plan
+from pipesim.errors import InputError
+from pipesim.plan import Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +24,14 @@ if TYPE_CHECKING:
     from pipesim.plan import Plan
 
 WARM_UPS = 2
+
+
+def refuse_unrunnable(plan: Plan, workload: Workload) -> None:
+    """Raises PlanError on an illegal plan, DeadlockError with every stuck op, InputError on what cannot be computed."""
+    check_plan(plan)
+    workload.refuse_other_shape(plan.shape)
+    if (plan.kind == Kind.R).any():
+        raise InputError("plan", plan.schedule, "has recomputation ops, which cannot be executed")
 
 
 @dataclass(frozen=True)

@@ -17,24 +17,23 @@ import torch
 from calibration.compare import Comparison, compare
 from calibration.execute_bytes import byte_tables, sizes_of_stages
 from calibration.execute_calibrate import medians, time_stages
-from calibration.execute_clock import clock_of
+from calibration.execute_clock import clock_of, longer_ns
 from calibration.execute_costs import table, table_shape
 from calibration.execute_gradients import sum_tied_here
 from calibration.execute_ops import OpRunner
 from calibration.execute_plain import agreement_of
-from calibration.execute_run import Effort, gradients_of
+from calibration.execute_run import Effort, gradients_of, refuse_unrunnable
 from calibration.replay import costs_by_op
-from pipesim.check import check
 from pipesim.dependencies import ABSENT, producers
 from pipesim.engine import simulate
 from pipesim.errors import InputError
-from pipesim.plan import Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from calibration.execute_plain import Agreement, PlainRun
     from calibration.execute_workload import Workload
+    from calibration.layer import Stage
     from pipesim.costs.table import CostTable
     from pipesim.network import Network
     from pipesim.plan import Plan
@@ -75,32 +74,42 @@ class SerialRun:
 def run_serially(plan: Plan, workload: Workload, device: str = "cpu", effort: Effort | None = None) -> SerialRun:
     """Runs the plan's ops in an order its dependencies allow. Raises PlanError, DeadlockError or InputError."""
     effort = effort or Effort()
-    check(plan)
-    workload.refuse_other_shape(plan.shape)
-    if (plan.kind == Kind.R).any():
-        raise InputError("plan", plan.schedule, "has recomputation ops, which cannot be executed")
+    refuse_unrunnable(plan, workload)
     refuse_device(device)
     place = torch.device(device)
     stages = {number: workload.stage(number, place) for number in range(plan.shape.stages)}
-    rows = serial_order(plan)
-    durations, loss = [], 0.0
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)
-    for step in range(effort.warm_ups + effort.steps):
-        for stage in stages.values():
-            stage.zero_grad(set_to_none=False)
-        runner = OpRunner(workload, stages, place)
-        took = _timed(plan, rows, runner)
-        if step >= effort.warm_ups:
-            durations.append(took)
-        loss = runner.loss
+    durations, loss = zip(
+        *(_step(plan, workload, stages, place) for _ in range(effort.warm_ups + effort.steps)), strict=True
+    )
+    peak = torch.cuda.max_memory_allocated(place) if place.type == "cuda" else 0
+    return SerialRun(
+        plan=plan,
+        workload=workload,
+        device_name=torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu",
+        durations_ns=np.stack(durations[effort.warm_ups :]),
+        loss=loss[-1],
+        gradients=_gradients(workload, stages) if effort.gradients else {},
+        byte_tables=byte_tables(sizes_of_stages(workload, stages), table_shape(plan, workload)),
+        allocated_bytes=peak,
+    )
+
+
+def _step(
+    plan: Plan, workload: Workload, stages: dict[int, Stage], place: torch.device
+) -> tuple[NDArray[np.int64], float]:
+    """Times of all ops of one step, and its loss; gradients begin at zero."""
+    for stage in stages.values():
+        stage.zero_grad(set_to_none=False)
+    runner = OpRunner(workload, stages, place)
+    return _timed(plan, serial_order(plan), runner), runner.loss
+
+
+def _gradients(workload: Workload, stages: dict[int, Stage]) -> dict[str, NDArray[np.float64]]:
     if workload.model.tied_embeddings and len(stages) > 1:
         sum_tied_here(stages, workload)
-    gradients = {n: g for stage in stages.values() for n, g in gradients_of(stage).items()} if effort.gradients else {}
-    peak = torch.cuda.max_memory_allocated(place) if place.type == "cuda" else 0
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
-    tables = byte_tables(sizes_of_stages(workload, stages), table_shape(plan, workload))
-    return SerialRun(plan, workload, name, np.stack(durations), loss, gradients, tables, peak)
+    return {name: gradient for stage in stages.values() for name, gradient in gradients_of(stage).items()}
 
 
 def agreement(run: SerialRun, plain: PlainRun) -> Agreement:
@@ -138,21 +147,18 @@ def _timed(plan: Plan, rows: list[int], runner: OpRunner) -> NDArray[np.int64]:
     consumer = {int(p): row for row, p in enumerate(producers(plan).stage.tolist()) if p != ABSENT}
     clock = clock_of(runner.device)
     held: dict[int, Any] = {}
-    marks, host = [], []
+    marks = []
     clock.begin()
     for row in rows:
         op = plan.op(row)
         given = held.pop(row, None)
-        host.append(time.perf_counter_ns())
-        marks.append(clock.mark())
+        marks.append((clock.mark(), time.perf_counter_ns()))
         made = runner.compute(op.kind, op.stage, op.microbatch, op.subsequence, given)
-        marks.append(clock.mark())
-        host.append(time.perf_counter_ns())
+        marks.append((clock.mark(), time.perf_counter_ns()))
         if row in consumer:
             held[consumer[row]] = made
-    device_ns = np.diff(clock.nanoseconds(marks).reshape(-1, 2)).ravel()
     took = np.zeros(len(plan), dtype=np.int64)
-    took[rows] = np.maximum(device_ns, np.diff(np.array(host).reshape(-1, 2)).ravel())
+    took[rows] = longer_ns(clock, marks)[::2]
     return took
 
 
@@ -180,6 +186,7 @@ def validate(
     Links are given, the same on both sides: what is validated are the durations of ops in a real step and what they
     add up to. Raises what `run_serially` raises.
     """
+    refuse_device(device)
     costs = given or timed_alone(plan, workload, device)
     predicted = simulate(plan, costs, network)
     run = run_serially(plan, workload, device, effort)
