@@ -82,17 +82,20 @@ def _places(lowered: LoweredPlan) -> Iterator[str]:
     remote = remote_producers(plan, producers(plan))
     consumer = np.full(len(plan), ABSENT)
     consumer[remote[remote != ABSENT]] = np.flatnonzero(remote != ABSENT)
-    for step in np.flatnonzero(lowered.action != Action.COMPUTE).tolist():
-        row, device = int(lowered.row[step]), int(lowered.device[step])
-        sends = lowered.action[step] == Action.SEND
-        user = row if sends else int(consumer[row])
-        if user == ABSENT:
-            continue
-        compute = int(lowered.compute_of[user])
-        at = f"device {device}, place {step - int(lowered.offsets[device])}: {lowered.label(step)}"
-        if plan.device[user] != device:
-            yield f"{at}: {plan.label(user)} is on device {plan.device[user]}"
-        elif sends and step < compute:
-            yield f"{at}: comes before {plan.label(user)}, whose output it sends"
-        elif not sends and step > compute:
-            yield f"{at}: comes after {plan.label(user)}, which needs it"
+    sends = lowered.action == Action.SEND
+    # The op of its own device that a step belongs to: the one whose output it sends, or that uses what it receives.
+    user = np.where(sends, lowered.row, consumer[lowered.row])
+    steps = np.flatnonzero((lowered.action != Action.COMPUTE) & (user != ABSENT))
+    compute = lowered.compute_of[user[steps]]
+    astray = plan.device[user[steps]] != lowered.device[steps]
+    late = np.where(sends[steps], steps < compute, steps > compute)
+    for step in steps[astray | late].tolist():
+        label, op = lowered.label(step), plan.label(int(user[step]))
+        device = int(lowered.device[step])
+        at = f"device {device}, place {step - int(lowered.offsets[device])}: {label}"
+        if plan.device[user[step]] != device:
+            yield f"{at}: {op} is on device {plan.device[user[step]]}"
+        elif sends[step]:
+            yield f"{at}: comes before {op}, whose output it sends"
+        else:
+            yield f"{at}: comes after {op}, which needs it"

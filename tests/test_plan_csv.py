@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts
-from pipesim.errors import FileError, PlanError
+from pipesim.errors import FileError, PlanError, ShapeError
 from pipesim.lower import lower
 from pipesim.lower_check import check_lowered
 from pipesim.lower_csv import read_lowered, write_lowered
@@ -200,9 +200,12 @@ def test_files_give_the_same_ops_back(
     tmp_path_factory: pytest.TempPathFactory, schedule: str, data: st.DataObject
 ) -> None:
     known = schedule_named(schedule)
-    p = data.draw(st.sampled_from([2, 4] if known.fixed else [1, 2, 3, 5]))
+    p = data.draw(st.sampled_from([1, 2, 3, 4]))
     shape = known.fit(PipelineShape(p, 2 * p, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))))
-    plan = known.plan(shape)
+    try:
+        plan = known.plan(shape)
+    except ShapeError:
+        assume(condition=False)  # a shape the schedule does not take
     path = tmp_path_factory.mktemp("plans") / f"{schedule}.csv"
     write_plan(plan, path)
     assert read_plan(path).same_ops(plan)
