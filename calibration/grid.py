@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipesim.errors import InputError
-from pipesim.partition_sequence import SequenceCost, equal_cost_sequence, even_sequence
+from pipesim.partition.sequence import SequenceCost, equal_cost_sequence, even_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

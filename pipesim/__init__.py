@@ -35,7 +35,7 @@ _HOME = {
     "Scenario": "pipesim.scenario",
     "Schedule": "pipesim.schedules",
     "ShapeError": "pipesim.errors",
-    "Space": "pipesim.search_space",
+    "Space": "pipesim.search.space",
     "StepFacts": "pipesim.metrics",
     "Timeline": "pipesim.timeline",
     "UnitCosts": "pipesim.costs.unit",
@@ -54,7 +54,7 @@ _HOME = {
     "save_spans": "pipesim.frame",
     "save_trace": "pipesim.trace",
     "simulate": "pipesim.engine",
-    "text_gantt": "pipesim.plot_text",
+    "text_gantt": "pipesim.plot.text",
     "unit_costs": "pipesim.costs.unit",
     "write_plan": "pipesim.plan_csv",
 }

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.bounds import lower_bounds
 from pipesim.errors import InputError, ShapeError
-from pipesim.report_catalog import Catalog, Column
-from pipesim.report_words import gib, listed, percent, size_text, time_text
+from pipesim.report.catalog import Catalog, Column
+from pipesim.report.words import gib, listed, percent, size_text, time_text
 from pipesim.scenario import run
 from pipesim.schedules import all_schedules, schedule_named
 

@@ -117,8 +117,8 @@ def test_compare_takes_a_config_json_and_draws(run: Any, tmp_path: Path) -> None
 
 
 def test_outputs_of_a_single_run(run: Any, tmp_path: Path) -> None:
-    files = {name: tmp_path / f"x.{ending}" for name, ending in
-             {"gantt": "svg", "memory": "png", "trace": "json", "spans": "csv", "plan": "plan.csv"}.items()}  # fmt: skip
+    endings = {"gantt": "svg", "memory": "png", "trace": "json", "spans": "csv", "plan": "plan.csv"}
+    files = {name: tmp_path / f"x.{ending}" for name, ending in endings.items()}
     arguments = [part for name, path in files.items() for part in (f"--{name}", path)]
     status, _, err = run("simulate seq1f1b -p 4 -m 4 -k 2 --unit-costs 1,2", *arguments)
     assert (status, err) == (0, "")

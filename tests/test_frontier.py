@@ -10,7 +10,7 @@ import pytest
 from pipesim.costs.unit import UnitCosts
 from pipesim.errors import InputError, ShapeError
 from pipesim.frontier import Frontier, frontier, points_at_most, refusals
-from pipesim.plot_frontier import save_frontier
+from pipesim.plot.frontier import save_frontier
 from pipesim.scenario import Scenario, run
 
 if TYPE_CHECKING:

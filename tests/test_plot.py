@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
-from pipesim import plot_style as style
 from pipesim.costs.unit import UnitCosts
 from pipesim.errors import DependencyMissing, InputError
 from pipesim.plan import Kind, Op, Placement, Plan
-from pipesim.plot import save_gantt, save_memory
-from pipesim.plot_gantt import gantt_figure
-from pipesim.plot_html import gantt_page
-from pipesim.plot_lanes import arrows, numbers, phases
-from pipesim.plot_memory import memory_figure
+from pipesim.plot import save_gantt, save_memory, style
+from pipesim.plot.gantt import gantt_figure
+from pipesim.plot.html import gantt_page
+from pipesim.plot.lanes import arrows, numbers, phases
+from pipesim.plot.memory import memory_figure
 from pipesim.schedules import build_plan
 from tests.simulating import hand_plan, shape_of, unit_timeline
 
@@ -415,7 +414,7 @@ def test_a_page_opens_on_its_window_and_still_holds_all():
 
 
 def test_a_page_of_too_many_ops_holds_the_first_and_says_so(monkeypatch):
-    monkeypatch.setattr("pipesim.plot_html.MOST_BOXES", 40)
+    monkeypatch.setattr("pipesim.plot.html.MOST_BOXES", 40)
     timeline = timeline_of()
     traces, layout = drawn_in(gantt_page([timeline]))
     held = re.search(r"only 0 to ([\d.]+) of 33 is shown", words_in(layout))
@@ -431,7 +430,7 @@ def test_a_page_of_many_ops_has_no_numbers(monkeypatch):
     numbered = drawn_in(gantt_page([timeline_of("seq1f1b", 2, 2, 1, 2)]))
     assert {text for trace in numbered[0] for text in trace.get("text", ())} == {"0.0", "0.1", "1.0", "1.1"}
     assert "numbers are micro-batches" in words_in(numbered[1])
-    monkeypatch.setattr("pipesim.plot_html._MOST_NUMBERS", 10)
+    monkeypatch.setattr("pipesim.plot.html._MOST_NUMBERS", 10)
     plain = drawn_in(gantt_page([timeline_of("seq1f1b", 2, 2, 1, 2)]))
     assert not any("text" in trace for trace in plain[0])
     assert "numbers" not in words_in(plain[1])

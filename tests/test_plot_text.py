@@ -11,7 +11,7 @@ import pytest
 
 import pipesim.schedules
 from pipesim.costs.unit import UnitCosts
-from pipesim.plot_text import text_gantt
+from pipesim.plot.text import text_gantt
 from pipesim.schedules import build_plan
 from tests.simulating import hand_plan, shape_of, unit_timeline
 

@@ -20,7 +20,7 @@ from pipesim.report import (
     print_outcome,
     show,
 )
-from pipesim.report_words import closing_sentence, cut_text, listed, percent, shape_text, size_text, time_text
+from pipesim.report.words import closing_sentence, cut_text, listed, percent, shape_text, size_text, time_text
 from pipesim.scenario import Scenario
 from tests.simulating import unit_metrics
 

@@ -9,11 +9,11 @@ import pytest
 
 from pipesim.cli.search import _split
 from pipesim.errors import InputError
+from pipesim.report.search import as_json, limits, print_found
 from pipesim.scenario import Scenario, load_cluster, load_model
 from pipesim.search import Configuration, Found, search
-from pipesim.search_bounds import least_memory
-from pipesim.search_report import as_json, limits, print_found
-from pipesim.search_space import Refusals, Space, candidates
+from pipesim.search.bounds import least_memory
+from pipesim.search.space import Refusals, Space, candidates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,7 +188,7 @@ def test_the_report_names_the_best_and_the_refused(everything: Found, capsys: py
 
 
 def test_the_picture_is_drawn(everything: Found, tmp_path: Path) -> None:
-    from pipesim.search_plot import save_search
+    from pipesim.plot.search import save_search
 
     for ending in ("png", "svg"):
         save_search(everything, tmp_path / f"s.{ending}")

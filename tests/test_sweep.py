@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
-from pipesim import sweep_workers
 from pipesim.cli.lists import names_of, parse_lists
 from pipesim.cli.options import scenario_from
 from pipesim.costs.unit import UnitCosts
 from pipesim.errors import FileError, InputError
 from pipesim.scenario import Scenario, run
 from pipesim.sweep import grid, sweep
-from pipesim.sweep_point import COLUMNS, key_of, row_of
-from pipesim.sweep_store import Journal, journal_beside, table_of
+from pipesim.sweep import workers as sweep_workers
+from pipesim.sweep.point import COLUMNS, key_of, row_of
+from pipesim.sweep.store import Journal, journal_beside, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ def test_a_fault_of_our_own_in_one_point_is_a_row_too(monkeypatch: pytest.Monkey
     def fail(scenario: Scenario) -> None:
         raise ZeroDivisionError("as happens")
 
-    monkeypatch.setattr("pipesim.sweep_point.run", fail)
+    monkeypatch.setattr("pipesim.sweep.point.run", fail)
     assert row_of(SMALL[0])["failure"] == "ZeroDivisionError: as happens"
 
 

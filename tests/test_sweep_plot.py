@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipesim import sweep_plot
 from pipesim.costs.unit import UnitCosts
+from pipesim.plot import sweep as sweep_plot
 from pipesim.sweep import grid, sweep
-from pipesim.sweep_point import COLUMNS
-from pipesim.sweep_store import table_of
+from pipesim.sweep.point import COLUMNS
+from pipesim.sweep.store import table_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from pipesim.errors import InputError
 from pipesim.metrics import measure
 from pipesim.network import NO_PORT, Network, ReplicaLinks
 from pipesim.plan import Kind, PipelineShape
-from pipesim.plot_gantt import gantt_figure, synchronisation_entries
-from pipesim.plot_lanes import pieces
+from pipesim.plot.gantt import gantt_figure, synchronisation_entries
+from pipesim.plot.lanes import pieces
 from pipesim.scenario import Scenario, run
 from pipesim.schedules import build_plan
 from pipesim.synchronisation import synchronise
@@ -221,7 +221,7 @@ def test_metrics_say_how_messages_went() -> None:
 def test_charts_show_what_follows_the_backwards() -> None:
     """A legend entry and a box for each kind, in the figure and in the page; nothing of it without."""
     pytest.importorskip("plotly")
-    from pipesim.plot_html import gantt_page
+    from pipesim.plot.html import gantt_page
 
     plain = timeline_of("bitpipe", PipelineShape(4, 4, 2), gradient=400, optimizer_ns=500)
     done = synchronise(plain, ring(4, 2), distributed_optimizer=True)

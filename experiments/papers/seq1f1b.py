@@ -1,4 +1,4 @@
-"""Seq1F1B (arXiv 2406.03488): throughput of the 7B model on 32 A100 (tp 8, p 4), analytic costs with untouched defaults.
+"""Seq1F1B (arXiv 2406.03488): throughput of the 7B model on 32 A100 (tp 8, p 4), analytic costs, untouched.
 
 The printed numbers are those of the authors' own plot data; OOM where they ran out of memory. TFLOPS are counted
 the authors' way. The layout (tp 8, p 4) is inferred from their vocabulary padding and memory granularity.

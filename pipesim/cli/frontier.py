@@ -37,7 +37,7 @@ def frontier(
     from pipesim.frontier import LIMITS, SUBSEQUENCES, points_at_most, refusals
     from pipesim.frontier import frontier as trace_frontier
     from pipesim.report import show
-    from pipesim.sweep_progress import progress
+    from pipesim.sweep.progress import progress
 
     _refuse_unwritable(plot)
     lists = parse_lists(options)
@@ -48,7 +48,7 @@ def frontier(
         report(0)  # nothing is known from before
         found = trace_frontier(_single(lists), limits, counts, names, report)
     if plot is not None:
-        from pipesim.plot_frontier import save_frontier
+        from pipesim.plot.frontier import save_frontier
 
         save_frontier(found, plot)
     if not as_json:

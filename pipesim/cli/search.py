@@ -47,11 +47,11 @@ def search(
       pipesim search --model llama3-8b --gpus 16 --seq-len 64k --global-batch 32 --tp 1,2,4 --schedule all --json
     """
     from pipesim.report import print_json
+    from pipesim.report.search import as_json as json_of
+    from pipesim.report.search import print_found
     from pipesim.search import search as run_search
-    from pipesim.search_report import as_json as json_of
-    from pipesim.search_report import print_found
-    from pipesim.search_space import Space
-    from pipesim.sweep_progress import progress
+    from pipesim.search.space import Space
+    from pipesim.sweep.progress import progress
     from pipesim.units import parse_bytes
 
     _refuse_unwritable(plot, out)
@@ -67,11 +67,11 @@ def search(
         print_found(found)
     if out is not None:
         from pipesim.frame import save
-        from pipesim.sweep_store import table_of
+        from pipesim.sweep.store import table_of
 
         save(table_of(c.row for c in found.configurations), out)
     if plot is not None:
-        from pipesim.search_plot import save_search
+        from pipesim.plot.search import save_search
 
         save_search(found, plot)
 

@@ -81,7 +81,7 @@ def _trials(outcome: Outcome, disturbance: Jitter) -> dict[str, float | int]:
     """The step lengths of all trials, with progress on stderr."""
     from pipesim.communication import Communication
     from pipesim.jitter import study
-    from pipesim.sweep_progress import progress
+    from pipesim.sweep.progress import progress
 
     case, how = outcome.case, Communication.named(outcome.scenario.communication)
     with progress() as begin:

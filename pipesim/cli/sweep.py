@@ -46,7 +46,7 @@ def sweep(
     """
     from pipesim.sweep import grid
     from pipesim.sweep import sweep as run_sweep
-    from pipesim.sweep_progress import progress
+    from pipesim.sweep.progress import progress
 
     _refuse_unwritable(out, plot)
     scenarios = grid(names_of(schedule), parse_lists(options), scenario_from)
@@ -58,7 +58,7 @@ def sweep(
         raise
     _tell(table, out)
     if plot is not None:
-        from pipesim.sweep_plot import save_sweep
+        from pipesim.plot.sweep import save_sweep
 
         save_sweep(table, plot)
 

@@ -26,8 +26,8 @@ def topology(
     """
     from pipesim.errors import InputError
     from pipesim.report import print_json
+    from pipesim.report.topology import topology_json, topology_text
     from pipesim.scenario import run
-    from pipesim.topology_report import topology_json, topology_text
 
     values = parse_values(options)
     outcome = run(scenario_from(values, schedule))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipesim.errors import InputError
-from pipesim.partition_layers import LayerPartition
+from pipesim.partition.layers import LayerPartition
 
 _ATOMS = "EtmL|"
 _LONGEST = 100_000  # atoms of a written-out layout; a model has hundreds

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim import plot_style as style
-from pipesim.plot_lanes import arrows, numbers, phases, pieces, times
+from pipesim.plot import style
+from pipesim.plot.lanes import arrows, numbers, phases, pieces, times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from pipesim.plot_lanes import Numbers
+    from pipesim.plot.lanes import Numbers
     from pipesim.timeline import Timeline
 
 _BOX, _STRIP = 0.86, 0.1  # heights of boxes and phase strips, in lanes

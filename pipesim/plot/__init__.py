@@ -28,18 +28,18 @@ def save_gantt(
 ) -> None:
     """Writes a Gantt chart of timelines below each other: .png, .svg, .pdf, or .html to zoom in a browser.
 
-    window, transfers and stacked are those of `pipesim.plot_gantt.gantt_figure`; a page shows all, zoomed to the
+    window, transfers and stacked are those of `pipesim.plot.gantt.gantt_figure`; a page shows all, zoomed to the
     window. Raises InputError on another ending or a window that is none, FileError where it cannot be written.
     """
     _refuse_ending(path, "--gantt", (*PICTURES, ".html"))
     if window is not None and not 0 <= window[0] < window[1]:
         raise InputError("window", f"{window[0]:g} to {window[1]:g}", "must begin at 0 or later and end after that")
     if path.suffix == ".html":
-        from pipesim.plot_html import gantt_page
+        from pipesim.plot.html import gantt_page
 
         write_text(path, gantt_page(timelines, window=window, stacked=stacked))
         return
-    from pipesim.plot_gantt import gantt_figure
+    from pipesim.plot.gantt import gantt_figure
 
     _save(gantt_figure(timelines, window=window, transfers=transfers, stacked=stacked), path)
 
@@ -50,7 +50,7 @@ def save_memory(timelines: Sequence[Timeline], path: Path, *, limit_bytes: int |
     Raises InputError on an ending other than .png, .svg or .pdf, FileError where it cannot be written.
     """
     _refuse_ending(path, "--memory", PICTURES)
-    from pipesim.plot_memory import memory_figure
+    from pipesim.plot.memory import memory_figure
 
     _save(memory_figure(timelines, limit_bytes=limit_bytes), path)
 
@@ -65,7 +65,7 @@ def _save(figure: Figure, path: Path) -> None:
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
     from matplotlib import rc_context
 
-    from pipesim.plot_gantt import rc_settings
+    from pipesim.plot.gantt import rc_settings
 
     with rc_context(rc_settings()), whole_file(path) as draft:
         figure.savefig(draft, metadata=undated)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesim.partition_layers import (
+from pipesim.partition.layers import (
     LayerPartition,
     StageContents,
     check_partition,
@@ -12,8 +12,8 @@ from pipesim.partition_layers import (
     microbatch_sizes,
     weighted_layers,
 )
-from pipesim.partition_layout import layout_partition
-from pipesim.partition_sequence import SequenceCost, equal_cost_sequence, even_sequence, seq1f1b_sequence
+from pipesim.partition.layout import layout_partition
+from pipesim.partition.sequence import SequenceCost, equal_cost_sequence, even_sequence, seq1f1b_sequence
 
 __all__ = [
     "LayerPartition",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.plan import Kind
-from pipesim.plot_style import stage_ranks
+from pipesim.plot.style import stage_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

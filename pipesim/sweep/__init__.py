@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pipesim.errors import InputError
 from pipesim.scenario import Scenario, load_cluster, load_model
 from pipesim.schedules import all_schedules, schedule_named
-from pipesim.sweep_point import key_of
-from pipesim.sweep_store import journal_beside, table_of
-from pipesim.sweep_workers import on_dask, on_processes, on_this_process
+from pipesim.sweep.point import key_of
+from pipesim.sweep.store import journal_beside, table_of
+from pipesim.sweep.workers import on_dask, on_processes, on_this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim import plot_style as style
 from pipesim.metrics import measure
-from pipesim.plot_lanes import pieces
-from pipesim.plot_panel import Panel, Scale, draw_panel, numbers_that_fit
-from pipesim.report_words import percent, shape_text, time_text
+from pipesim.plot import style
+from pipesim.plot.lanes import pieces
+from pipesim.plot.panel import Panel, Scale, draw_panel, numbers_that_fit
+from pipesim.report.words import percent, shape_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

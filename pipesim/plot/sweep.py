@@ -10,8 +10,8 @@ import math
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipesim.plot_style import DPI, GRID, INK, LIMIT, QUIET
-from pipesim.sweep_point import INPUTS
+from pipesim.plot.style import DPI, GRID, INK, LIMIT, QUIET
+from pipesim.sweep.point import INPUTS
 from pipesim.units import GIB, format_count
 
 if TYPE_CHECKING:

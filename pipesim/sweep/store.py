@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import FileError
-from pipesim.sweep_point import COLUMNS
+from pipesim.sweep.point import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import InputError
 from pipesim.scenario import load_cluster, load_model
-from pipesim.search_bounds import least_memory, within
-from pipesim.search_space import Refusals, candidates, described
-from pipesim.sweep_point import key_of
-from pipesim.sweep_workers import on_processes, on_this_process
+from pipesim.search.bounds import least_memory, within
+from pipesim.search.space import Refusals, candidates, described
+from pipesim.sweep.point import key_of
+from pipesim.sweep.workers import on_processes, on_this_process
 from pipesim.units import format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pipesim.scenario import Scenario
-    from pipesim.search_space import Space
+    from pipesim.search.space import Space
 
     Report = Callable[[int], None]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipesim.errors import InputError
 from pipesim.flops import layer_coefficients, seq1f1b_coefficients
-from pipesim.partition_layers import spread
+from pipesim.partition.layers import spread
 
 if TYPE_CHECKING:
     from pipesim.model import ModelSpec

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim import plot_style as style
 from pipesim.errors import DependencyMissing
-from pipesim.plot_gantt import caption, panels_of, synchronisation_entries
-from pipesim.plot_html_bars import BOX, Part, bars_of
-from pipesim.plot_lanes import times
+from pipesim.plot import style
+from pipesim.plot.gantt import caption, panels_of, synchronisation_entries
+from pipesim.plot.html_bars import BOX, Part, bars_of
+from pipesim.plot.lanes import times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipesim.plot_panel import Panel
+    from pipesim.plot.panel import Panel
     from pipesim.timeline import Timeline
 
 # A browser redraws every box of the page at each zoom: 20,000 take about a second, 100,000 more than ten.

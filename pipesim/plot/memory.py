@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim import plot_style as style
 from pipesim.memory import in_flight, memory_of
-from pipesim.plot_gantt import rc_settings
-from pipesim.report_words import shape_text_of, size_text, time_text
+from pipesim.plot import style
+from pipesim.plot.gantt import rc_settings
+from pipesim.report.words import shape_text_of, size_text, time_text
 from pipesim.units import GIB
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pipesim.search_space import described
+from pipesim.search.space import described
 from pipesim.units import format_count, format_gib, format_seconds
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipesim.plan import Kind
-from pipesim.plot_style import SYNCHRONISATION
+from pipesim.plot.style import SYNCHRONISATION
 from pipesim.timeline import NOTHING_SENT
 from pipesim.transfers import transfers_of
 

@@ -6,9 +6,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pipesim.plot_text import text_gantt
-from pipesim.report_catalog import catalog_of_clusters, catalog_of_models, catalog_of_schedules
-from pipesim.report_words import (
+from pipesim.plot.text import text_gantt
+from pipesim.report.catalog import catalog_of_clusters, catalog_of_models, catalog_of_schedules
+from pipesim.report.words import (
     closing_sentence,
     comparison_columns,
     fits_text,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipesim.costs.table import CostTable
     from pipesim.metrics import Metrics
     from pipesim.plan import PipelineShape
-    from pipesim.report_catalog import Catalog
+    from pipesim.report.catalog import Catalog
     from pipesim.scenario import Outcome
     from pipesim.timeline import Timeline
 

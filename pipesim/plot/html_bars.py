@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pipesim import plot_style as style
 from pipesim.frame import labels
 from pipesim.plan import Kind
-from pipesim.plot_lanes import phases, pieces, times
-from pipesim.report_words import time_text
+from pipesim.plot import style
+from pipesim.plot.lanes import phases, pieces, times
+from pipesim.report.words import time_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

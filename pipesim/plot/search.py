@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipesim.plot_style import DPI, GRID, INK, LIMIT, QUIET
-from pipesim.search_space import described
-from pipesim.sweep_plot import schedule_style
+from pipesim.plot.style import DPI, GRID, INK, LIMIT, QUIET
+from pipesim.plot.sweep import schedule_style
+from pipesim.search.space import described
 from pipesim.units import GIB, format_count
 
 if TYPE_CHECKING:
