@@ -108,6 +108,7 @@ def _shapes(draw: st.DrawFn) -> PipelineShape:
     return PipelineShape(2 * draw(st.integers(1, 3)), draw(st.integers(1, 6)), 2, draw(st.integers(1, 4)), limit)
 
 
+@pytest.mark.slow
 @given(shape=_shapes(), data=st.data())
 @settings(deadline=None, max_examples=60)
 def test_every_plan_is_legal_balanced_and_within_its_limit(shape: PipelineShape, data: st.DataObject) -> None:

@@ -107,6 +107,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
         run("calibrate", "--out", str(tmp_path / "p.json"))
 
 
+@pytest.mark.slow
 def test_fresh_forgets_an_interrupted_run(tmp_path: Path) -> None:
     out, journal = tmp_path / "p.json", tmp_path / "p.json.partial"
     journal.write_text('{"settings": {"another": 1}}\n', encoding="utf-8")

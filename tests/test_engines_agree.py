@@ -36,6 +36,7 @@ def assert_engines_agree(case: Case) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 @MANY
 @given(cases())
 def test_random_legal_plans(case: Case) -> None:
@@ -43,6 +44,7 @@ def test_random_legal_plans(case: Case) -> None:
     assert_engines_agree(case)
 
 
+@pytest.mark.slow
 @MANY
 @given(cases(tangled=True))
 def test_random_plans_that_may_deadlock(case: Case) -> None:

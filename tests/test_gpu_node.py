@@ -32,6 +32,7 @@ def counting_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_the_smoke_run_does_every_part(tmp_path: Path) -> None:
     said: list[str] = []
     node = gpu_node.smoke_run(tmp_path)
