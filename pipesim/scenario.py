@@ -31,8 +31,8 @@ class Scenario:
 
     Costs are unit costs where given, else those of `model` on `cluster`, measured where `profile` has them.
     recompute "auto" is "none" where that fits the GPU's memory, "full" elsewhere.
-    communication: a name of `Communication`. With a model: synchronisation "none", "eager" or "end" (see
-    `synchronise`), mapping and rank_order of devices on GPUs (see `Topology`).
+    communication: a name of `Communication`. With a model: synchronisation "none", "eager" (the default) or "end"
+    (see `synchronise`), mapping and rank_order of devices on GPUs (see `Topology`).
     """
 
     schedule: str = "1f1b"
@@ -59,7 +59,7 @@ class Scenario:
     efficiency: str | None = None
     engine: EngineName = "compiled"
     communication: str = "overlapped"
-    synchronisation: str = "none"
+    synchronisation: str | None = None
     mapping: str = "linear"
     rank_order: str = "tp-dp-pp"
 
@@ -138,11 +138,12 @@ class Scenario:
         """The run of this scenario on given inputs. Raises InputError, PlanError."""
         communication = Communication.named(self.communication)
         timeline = simulate(case.plan, case.costs, case.network, engine=self.engine, communication=communication)
-        if self.synchronisation == "none":
+        when = self.synchronisation or ("none" if self.unit_costs is not None else "eager")
+        if when == "none":
             return timeline
         links = case.topology.replica_links(case.network) if case.topology else None
         shared = self.distributed_optimizer
-        return synchronise(timeline, links, self.synchronisation, distributed_optimizer=shared)
+        return synchronise(timeline, links, when, distributed_optimizer=shared)
 
     def _unit_inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, None]:
         if self.unit_costs is None:

@@ -224,7 +224,8 @@ OPTIONS: tuple[ScenarioOption, ...] = (
         "synchronisation",
         ("--synchronisation",),
         "NAME",
-        "Gradient sums (over replicas, over both copies of bidirectional schedules), optimizer: none, eager or end.",
+        "Gradient sums (over replicas, over both copies of bidirectional schedules), optimizer: none, eager or end. "
+        "[eager with a model]",
         RUN,
         one_of("none", "eager", "end"),
     ),
