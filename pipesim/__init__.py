@@ -51,7 +51,7 @@ _HOME = {
     "compare_schedules": "pipesim.compare",
     "grid": "pipesim.sweep",
     "measure": "pipesim.metrics",
-    "read_lowered": "pipesim.lower_csv",
+    "read_lowered": "pipesim.lower.csv",
     "read_plan": "pipesim.plan_csv",
     "read_trace": "pipesim.trace_read",
     "register": "pipesim.schedules",
@@ -65,7 +65,7 @@ _HOME = {
     "synchronise": "pipesim.synchronisation",
     "text_gantt": "pipesim.plot.text",
     "unit_costs": "pipesim.costs.unit",
-    "write_lowered": "pipesim.lower_csv",
+    "write_lowered": "pipesim.lower.csv",
     "write_plan": "pipesim.plan_csv",
 }
 

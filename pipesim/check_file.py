@@ -8,8 +8,8 @@ from pipesim.check import check_plan
 from pipesim.deadlock import BLOCKING, check_deadlock
 from pipesim.errors import MessageOrderError, PlanError
 from pipesim.lower import LoweredPlan
-from pipesim.lower_check import check_lowered, check_order
-from pipesim.lower_csv import read_plan_or_lowered
+from pipesim.lower.check import check_lowered, check_order
+from pipesim.lower.csv import read_plan_or_lowered
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pipesim.errors import InputError
-from pipesim.lower_policies import POLICIES
-from pipesim.lower_steps import Action
+from pipesim.lower.policies import POLICIES
+from pipesim.lower.steps import Action
 from pipesim.plan import Kind
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy as np
 from pipesim.communication import Communication
 from pipesim.dependencies import ABSENT
 from pipesim.errors import DeadlockError
-from pipesim.lower_steps import Action
+from pipesim.lower.steps import Action
 from pipesim.program import program_of
 
 if TYPE_CHECKING:

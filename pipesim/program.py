@@ -13,7 +13,7 @@ import numpy as np
 
 from pipesim.communication import queue_of_steps
 from pipesim.dependencies import ABSENT, producers, remote_producers
-from pipesim.lower_steps import ALONE, Action
+from pipesim.lower.steps import ALONE, Action
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

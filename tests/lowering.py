@@ -10,7 +10,7 @@ import numpy as np
 from pipesim.communication import Communication
 from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine.lowered import simulate_lowered
-from pipesim.lower_csv import lowered_of_cells
+from pipesim.lower.csv import lowered_of_cells
 from pipesim.plan import Kind, Op, PipelineShape, Placement, Plan
 from pipesim.plan_cells import cells_of_row
 

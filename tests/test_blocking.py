@@ -14,7 +14,7 @@ from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import simulate
 from pipesim.engine.lowered import simulate_lowered
 from pipesim.errors import DeadlockError, InputError, ShapeError
-from pipesim.lower_policies import POLICIES
+from pipesim.lower.policies import POLICIES
 from pipesim.network import Network
 from pipesim.plan import PipelineShape, Placement
 from pipesim.schedules import all_schedules, build_plan, schedule_named

@@ -17,7 +17,7 @@ from pipesim.deadlock import check_deadlock, find_cycles, run_untimed
 from pipesim.engine import simulate
 from pipesim.errors import DeadlockError, ShapeError
 from pipesim.lower import lower
-from pipesim.lower_policies import POLICIES
+from pipesim.lower.policies import POLICIES
 from pipesim.plan import PipelineShape, Placement
 from pipesim.program import program_of
 from pipesim.schedules import all_schedules, schedule_named

@@ -175,7 +175,7 @@ def test_a_plan_that_would_deadlock_is_refused_before_anything_starts() -> None:
 
 def swapped(lowered: LoweredPlan, device: int) -> LoweredPlan:
     """The same steps with the first two receives of a device swapped."""
-    from pipesim.lower_policies import Action
+    from pipesim.lower.policies import Action
 
     receives = [step for step in lowered.steps(device) if lowered.action[step] == Action.RECEIVE][:2]
     row = lowered.row.copy()

@@ -13,10 +13,10 @@ from pipesim.costs.unit import UnitCosts, unit_costs
 from pipesim.engine import simulate
 from pipesim.errors import FileError, InputError, MessageOrderError, PlanError
 from pipesim.lower import lower
-from pipesim.lower_check import check_lowered, check_order
-from pipesim.lower_csv import read_lowered, read_plan_or_lowered, write_lowered
-from pipesim.lower_policies import POLICIES
-from pipesim.lower_steps import Action
+from pipesim.lower.check import check_lowered, check_order
+from pipesim.lower.csv import read_lowered, read_plan_or_lowered, write_lowered
+from pipesim.lower.policies import POLICIES
+from pipesim.lower.steps import Action
 from pipesim.plan import PipelineShape, Placement, Plan
 from pipesim.plan_csv import write_plan
 from pipesim.schedules import build_plan

@@ -13,8 +13,8 @@ from pipesim.check import check_plan
 from pipesim.costs.unit import UnitCosts
 from pipesim.errors import FileError, PlanError, ShapeError
 from pipesim.lower import lower
-from pipesim.lower_check import check_lowered
-from pipesim.lower_csv import read_lowered, write_lowered
+from pipesim.lower.check import check_lowered
+from pipesim.lower.csv import read_lowered, write_lowered
 from pipesim.plan import Kind, PipelineShape
 from pipesim.plan_csv import read_plan, write_plan
 from pipesim.schedules import all_schedules, build_plan, schedule_named

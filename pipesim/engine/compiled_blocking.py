@@ -11,7 +11,7 @@ from pipesim.deadlock import describe
 from pipesim.dependencies import ABSENT
 from pipesim.engine._kernels_blocking import Job, State, Times, run_steps
 from pipesim.errors import DeadlockError
-from pipesim.lower_steps import Action
+from pipesim.lower.steps import Action
 from pipesim.network import NO_PORT
 from pipesim.program import message_holds
 from pipesim.timeline import NOTHING_SENT, Timeline

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipesim.check import check_plan
 from pipesim.engine import simulate
 from pipesim.lower import lower
-from pipesim.lower_check import check_lowered
+from pipesim.lower.check import check_lowered
 from pipesim.program import program_of
 
 if TYPE_CHECKING:

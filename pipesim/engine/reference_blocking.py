@@ -23,7 +23,7 @@ import simpy
 from pipesim.deadlock import describe
 from pipesim.dependencies import ABSENT
 from pipesim.errors import DeadlockError
-from pipesim.lower_steps import Action
+from pipesim.lower.steps import Action
 from pipesim.network import NO_PORT
 from pipesim.program import message_holds
 from pipesim.timeline import NOTHING_SENT, Timeline

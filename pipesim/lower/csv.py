@@ -11,7 +11,7 @@ from pipesim.dependencies import ABSENT, BACKWARD, FORWARD, row_tables, unit_key
 from pipesim.errors import FileError
 from pipesim.files import write_text
 from pipesim.lower import LoweredPlan
-from pipesim.lower_steps import ALONE, Action
+from pipesim.lower.steps import ALONE, Action
 from pipesim.plan_cells import read_cells
 from pipesim.plan_csv import plan_of_cells
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pipesim.dependencies import ABSENT
 
 if TYPE_CHECKING:
-    from pipesim.lower_steps import Messages
+    from pipesim.lower.steps import Messages
 
 
 def gaps_hang(messages: Messages) -> bool:

@@ -19,8 +19,8 @@ import numpy as np
 
 from pipesim.dependencies import ABSENT, neighbour_stage, producers, remote_producers
 from pipesim.errors import InputError
-from pipesim.lower_policies import POLICIES
-from pipesim.lower_steps import ALONE, Action, Messages
+from pipesim.lower.policies import POLICIES
+from pipesim.lower.steps import ALONE, Action, Messages
 from pipesim.plan import Kind
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class LoweredPlan:
         return cells
 
     def __str__(self) -> str:
-        """A line per device, steps separated by spaces; `pipesim.lower_csv` reads and writes the file form."""
+        """A line per device, steps separated by spaces; `pipesim.lower.csv` reads and writes the file form."""
         return "\n".join(" ".join(self.cells(device)) for device in range(self.plan.shape.devices))
 
     def channels(self) -> list[Channel]:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.dependencies import ABSENT
-from pipesim.lower_fused import gaps_hang
-from pipesim.lower_steps import ALONE, Action, Messages, Steps
+from pipesim.lower.fused import gaps_hang
+from pipesim.lower.steps import ALONE, Action, Messages, Steps
 from pipesim.plan import Kind
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipesim.dependencies import ABSENT, producers, remote_producers
 from pipesim.errors import MessageOrderError, PlanError
-from pipesim.lower_steps import Action
+from pipesim.lower.steps import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
