@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipesim.compiled_cache import kernel
+from pipesim.engine._kernels import Times
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,16 +45,6 @@ class Job(NamedTuple):
     latency: NDArray[np.int64]
     out_port: NDArray[np.int32]
     in_port: NDArray[np.int32]
-
-
-class Times(NamedTuple):
-    """The result, int64 [n] each: as in Timeline, ABSENT where an op has not run or sends nothing."""
-
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    transfer_start: NDArray[np.int64]
-    transfer_end: NDArray[np.int64]
-    arrival: NDArray[np.int64]
 
 
 class State(NamedTuple):
