@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipesim.compiled_cache import kernel
-from pipesim.engine._kernels import Times
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from pipesim.engine._kernels import Times
 
 ABSENT = -1
 COMPUTE, SEND = 0, 1

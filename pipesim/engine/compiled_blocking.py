@@ -9,7 +9,8 @@ import numpy as np
 from pipesim.compiled_cache import announced
 from pipesim.deadlock import describe
 from pipesim.dependencies import ABSENT
-from pipesim.engine._kernels_blocking import Job, State, Times, run_steps
+from pipesim.engine._kernels import Times
+from pipesim.engine._kernels_blocking import Job, State, run_steps
 from pipesim.errors import DeadlockError
 from pipesim.lower.steps import Action
 from pipesim.network import NO_PORT
