@@ -91,13 +91,14 @@ class RankPool:
             seen = self._board.progress
             if (seen != progress).any():
                 progress, since = seen, time.monotonic()
-            elif time.monotonic() - since > self._patience():
+            elif time.monotonic() - since > self._patience(answers):
                 raise self._ended(self._blame_hang(answers, label))
         return [answers[number] for number in range(self.ranks)]
 
-    def _patience(self) -> float:
-        starting = any(self._board.read(number)[0] is Phase.STARTING for number in range(self.ranks))
-        return max(self.timeout_s, _START_S) if starting else self.timeout_s
+    def _patience(self, answers: dict[int, Any]) -> float:
+        """Longer while a rank has not begun its task: importing code can take long on a busy machine."""
+        silent = (self._board.read(number)[0] for number in range(self.ranks) if number not in answers)
+        return max(self.timeout_s, _START_S) if {*silent} & {Phase.STARTING, Phase.IDLE} else self.timeout_s
 
     def _receive(self, answers: dict[int, Any], timeout_s: float) -> bool:
         """Takes what has come in; whether something has gone wrong."""
@@ -138,7 +139,7 @@ class RankPool:
         causes = [n for n, (phase, _, _) in stands.items() if phase not in NOT_TO_BLAME]
         shown = causes or silent
         places = ", ".join(f"rank {n} {place_of(*stands[n], label)}" for n in shown)
-        return f"no progress for {self._patience():g} s (--timeout): {places}"
+        return f"no progress for {self._patience(answers):g} s (--timeout): {places}"
 
     def _ended(self, reason: str) -> ExecutionError:
         self.close()

@@ -130,7 +130,7 @@ def _joined(number: int, world: int, device: str, port: int, board: Board) -> Ra
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")
     place = torch.device(device, number) if device == "cuda" else torch.device(device)
-    prepare_process(number, place)
+    prepare_process(number, place, number, world)
     store = distributed.TCPStore("127.0.0.1", port, is_master=False, timeout=_BACKEND_TIMEOUT)
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
@@ -155,7 +155,7 @@ def rank_of_environment(device: str) -> Rank:
     number, world, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     refuse_missing(device, local + 1)
     place = torch.device(device, local) if device == "cuda" else torch.device(device)
-    prepare_process(number, place)
+    prepare_process(number, place, local, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=_BACKEND_TIMEOUT)
     return Rank(number, world, place, Board.private(world))

@@ -227,6 +227,14 @@ def test_clocks_of_one_node_are_one(pool: RankPool) -> None:
     assert pool.run(offset_of_shifted_clock, "here") == [0, 0, 0, 0]
 
 
+def test_ranks_share_out_the_cores_unless_there_are_too_few() -> None:
+    from calibration.ranks import cores_of
+
+    assert [cores_of(n, 2, [4, 5]) for n in range(2)] == [[4], [5]]
+    assert [cores_of(n, 3, range(8)) for n in range(3)] == [range(2), range(2, 5), range(5, 8)]
+    assert [cores_of(n, 4, [0, 1]) for n in range(4)] == [[0, 1]] * 4
+
+
 class FakeEvent:
     """A CUDA event of a device whose time runs 2 ms an event."""
 
