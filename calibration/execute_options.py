@@ -32,12 +32,12 @@ OWN: tuple[ScenarioOption, ...] = (
     ScenarioOption("model_layers", ("--layers",), "N", "Scale the model: its layers.", COSTS, _positive),
     ScenarioOption("hidden", ("--hidden",), "N", "Scale the model: its hidden size, all widths.", COSTS, _positive),
     ScenarioOption(
-        "batch", ("--batch",), "N", "Sequences of a step, cut into m as evenly as can be. [m x micro-batch size]",
+        "batch", ("--batch",), "N", "Sequences of a step, cut into m as evenly as can be; else m × micro-batch size.",
         COSTS, _positive,
     ),
-    ScenarioOption("device", ("--device",), "NAME", "cpu or cuda. [cpu]", RUN, one_of("cpu", "cuda")),
+    ScenarioOption("device", ("--device",), "NAME", "cpu (the default) or cuda.", RUN, one_of("cpu", "cuda")),
     ScenarioOption(
-        "dtype", ("--dtype",), "NAME", "float64, float32 or bfloat16. [float32 on cpu, bfloat16 on cuda]", RUN,
+        "dtype", ("--dtype",), "NAME", "float64, float32 (the default on cpu) or bfloat16 (on cuda).", RUN,
         one_of("float64", "float32", "bfloat16"),
     ),
     ScenarioOption("seed", ("--seed",), "N", "Seed of weights and tokens. [0]", RUN, _natural),
@@ -46,7 +46,7 @@ OWN: tuple[ScenarioOption, ...] = (
     ScenarioOption(
         "timeout", ("--timeout",), "SECONDS", "A run that stands still for so long is ended. [20]", RUN, _above_zero
     ),
-    ScenarioOption("port", ("--port",), "N", "Where the ranks meet, on 127.0.0.1. [a free one]", RUN, _natural),
+    ScenarioOption("port", ("--port",), "N", "Where the ranks meet on 127.0.0.1; else a free one.", RUN, _natural),
 )  # fmt: skip
 
 OFFERED = tuple(by_name()[name] for name in _SHARED) + OWN

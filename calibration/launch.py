@@ -60,6 +60,8 @@ def open_store(port: int) -> Any:
     """The meeting place of the ranks on 127.0.0.1; port 0 takes a free one. Raises InputError where it is in use."""
     from torch.distributed import DistNetworkError, TCPStore
 
+    if not 0 <= port < 2**16:
+        raise InputError("--port", port, "must be from 0 to 65535", "leave the option out for a free one")
     try:
         return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=_BACKEND_TIMEOUT)
     except DistNetworkError as error:

@@ -367,6 +367,7 @@ def test_torchrun_starts_the_same_run() -> None:
         (["--hidden", "100"], "--hidden: 100: must be a multiple of 64, a group of heads of tiny"),
         (["--dtype", "int8"], "--dtype: int8: no such choice; one of float64, float32, bfloat16"),
         (["--batch", "3"], "microbatches: 4: must be at most the number of samples = 3"),
+        (["--port", "70000"], "--port: 70000: must be from 0 to 65535; leave the option out for a free one"),
         (["--layers", "1"], "stages: 2: must be at most layers = 1"),
         (["--device", "cuda"], "--device: cuda: "),
         (["--one-gpu", "--device", "cuda"], "--device: cuda: torch sees no CUDA device here"),
