@@ -55,8 +55,8 @@ def calibrate(
         tp=tp, micro_batch_size=micro_batch_size, layers=layers, rounds=rounds, repetitions=repetitions,
         threads=threads, attention=attention, seed=seed,
     )  # fmt: skip
+    from calibration.fit.show import summary
     from calibration.measure import journal_path, measure
-    from calibration.show import summary
 
     if fresh:
         journal_path(out).unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="The tables as one JSON document, without samples.")] = False,
 ) -> None:
     """Shows what a profile holds: where it is from, times, fits with their residuals, bytes, links."""
-    from calibration.show import save_plot, shown, shown_json
+    from calibration.fit.show import save_plot, shown, shown_json
     from pipesim.profile import read_profile
 
     if plot is not None:
@@ -85,7 +85,7 @@ def show(
 
 def _settings(**text: str) -> Settings:
     """Options to settings; InputError on the first wrong one."""
-    from calibration.attention import BACKENDS
+    from calibration.layer.attention import BACKENDS
     from calibration.measure import DTYPES, Settings, check_device
     from pipesim.model import load
     from pipesim.units import parse_count
@@ -141,8 +141,8 @@ def _links(settings: Settings, wanted: bool) -> Any:
     """Measured between two processes or two GPUs if there are such, else given."""
     import torch
 
-    from calibration.comm import given_links, largest_message, measure_links
     from calibration.measure import DTYPES
+    from calibration.measure.comm import given_links, largest_message, measure_links
 
     cuda = settings.device.startswith("cuda")
     if not wanted or (cuda and torch.cuda.device_count() < 2):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from calibration.execute_options import OFFERED
+from calibration.execute.options import OFFERED
 from pipesim.cli.options import parse_values, takes_scenario
 from pipesim.cli.outputs import Gantt, Json, PlanFile, Spans, Trace, refuse_unwritable
 from pipesim.errors import DependencyMissing
@@ -46,7 +46,7 @@ def execute(
     """
     need_torch("execute")
     refuse_unwritable(gantt=gantt, trace=trace, spans=spans, plan=plan)
-    from calibration.execute_commands import Files, run_execute
+    from calibration.execute.commands import Files, run_execute
 
     files = Files(gantt=gantt, trace=trace, spans=spans, plan=plan)
     run_execute(parse_values(options, OFFERED), schedule, files, check=check, one_gpu=one_gpu, as_json=as_json)
@@ -69,7 +69,7 @@ def validate(
     """
     need_torch("validate")
     refuse_unwritable(gantt=gantt, trace=trace)
-    from calibration.execute_commands import Files, run_validate
+    from calibration.execute.commands import Files, run_validate
 
     files = Files(gantt=gantt, trace=trace)
     run_validate(parse_values(options, OFFERED), schedule, files, profile=profile, one_gpu=one_gpu, as_json=as_json)

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 
-from calibration.attention import BACKENDS, attend, pinned
-from calibration.comm import given_links
-from calibration.environment import provenance
+from calibration.fit.show import held_out, summary
 from calibration.layer import Stage
+from calibration.layer.attention import BACKENDS, attend, pinned
 from calibration.measure import DTYPES, Settings, measure
-from calibration.one_gpu_part import one_gpu_validation
-from calibration.show import held_out, summary
-from calibration.timer import CacheFlush, clock_of, time_spans
+from calibration.measure.comm import given_links
+from calibration.measure.environment import provenance
+from calibration.measure.timer import CacheFlush, clock_of, time_spans
+from calibration.validate.one_gpu_part import one_gpu_validation
 from pipesim.model import preset
 from pipesim.profile import write_json
 

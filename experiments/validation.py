@@ -14,9 +14,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibration.execute_commands import Files
-from calibration.execute_faults import RankPool
-from calibration.execute_options import Choices
+from calibration.execute.commands import Files
+from calibration.execute.faults import RankPool
+from calibration.execute.options import Choices
 from calibration.validate import Validation, validate
 
 DEVICES, MICROBATCHES = 2, 4

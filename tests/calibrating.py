@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calibration.assemble import Measured, assemble
+from calibration.fit.assemble import Measured, assemble
 from calibration.grid import Point, grid
 from pipesim.model import ModelSpec
 from pipesim.profile_records import Grid, Links, MemoryRow, Provenance

@@ -11,9 +11,9 @@ from pipesim.partition import even_layers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from calibration.execute_faults import RankPool
-    from calibration.execute_plain import Agreement
-    from calibration.execute_workload import Workload
+    from calibration.execute.faults import RankPool
+    from calibration.execute.plain import Agreement
+    from calibration.execute.workload import Workload
     from pipesim.plan import Plan
 
 GQA = ModelSpec(
@@ -38,7 +38,7 @@ def workload_of(
     dtype: str = "float64",
 ) -> Workload:
     """A small step for a plan; one sequence a micro-batch unless sizes are given."""
-    from calibration.execute_workload import Workload
+    from calibration.execute.workload import Workload
 
     shape = plan.shape
     return Workload(
@@ -53,8 +53,8 @@ def workload_of(
 
 def agreement_of(plan: Plan, workload: Workload, pool: RankPool) -> Agreement:
     """How far one executed step is from the single-process model."""
-    from calibration.execute import Effort, execute
-    from calibration.execute_plain import agreement, plain_run
+    from calibration.execute.engine import Effort, execute
+    from calibration.execute.plain import agreement, plain_run
 
     effort = Effort(steps=1, warm_ups=0, memory=False, gradients=True)
     return agreement(execute(plan, workload, pool, effort), plain_run(workload))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from calibration.compare import compare, order_violations
+from calibration.validate.compare import compare, order_violations
 from pipesim.errors import InputError
 from pipesim.plan import PipelineShape
 from pipesim.schedules import build_plan

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from calibration.execute_faults import RankPool
-    from calibration.execute_record import Execution
-    from calibration.ranks import Rank
+    from calibration.execute.faults import RankPool
+    from calibration.execute.ranks import Rank
+    from calibration.execute.record import Execution
 
 pytestmark = [pytest.mark.torch, pytest.mark.ranks]
 
@@ -36,14 +36,14 @@ TOLERANCE = 1e-10
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    from calibration.execute_faults import RankPool
+    from calibration.execute.faults import RankPool
 
     with RankPool(4) as made:
         yield made
 
 
 def executed(plan: Plan, pool: RankPool, steps: int = 1, **options: Any) -> Execution:
-    from calibration.execute import Effort, execute
+    from calibration.execute.engine import Effort, execute
 
     workload = workload_of(plan, **options)
     return execute(plan, workload, pool, Effort(steps=steps, warm_ups=0, memory=False, gradients=True))
@@ -74,8 +74,8 @@ def test_hand_made_plans_have_the_gradients_of_one_process(name: str, tied: bool
 
 
 def test_the_memory_step_leaves_the_gradients_sent_back_alone(pool: RankPool) -> None:
-    from calibration.execute import Effort, execute
-    from calibration.execute_plain import agreement, plain_run
+    from calibration.execute.engine import Effort, execute
+    from calibration.execute.plain import agreement, plain_run
 
     plan = build_plan("1f1b", PipelineShape(2, 2))
     workload = workload_of(plan)
@@ -85,7 +85,7 @@ def test_the_memory_step_leaves_the_gradients_sent_back_alone(pool: RankPool) ->
 
 def test_a_missing_pair_sum_would_be_seen(pool: RankPool) -> None:
     """The comparison looks at every copy: one device's share of a both-ways plan alone is far off."""
-    from calibration.execute_plain import agreement, plain_run
+    from calibration.execute.plain import agreement, plain_run
 
     plan = both_ways_by_hand()
     execution = executed(plan, pool)
@@ -167,7 +167,7 @@ def test_field_case_o33_a_second_step_does_not_add_to_the_first(pool: RankPool) 
 
 
 def test_the_norm_is_that_of_every_parameter_once(pool: RankPool) -> None:
-    from calibration.execute_plain import plain_run
+    from calibration.execute.plain import plain_run
 
     for model in (GQA, MHA):  # MHA ties its ends, and both ways every stage lives twice
         execution = executed(both_ways_by_hand(), pool, model=model)
@@ -177,7 +177,7 @@ def test_the_norm_is_that_of_every_parameter_once(pool: RankPool) -> None:
 
 
 def test_a_measured_timeline_is_like_a_simulated_one(pool: RankPool) -> None:
-    from calibration.compare import order_violations
+    from calibration.validate.compare import order_violations
     from tests.simulating import unit_metrics
 
     plan = build_plan("seq1f1b", PipelineShape(4, 4, subsequences=2))
@@ -210,7 +210,7 @@ SHIFT_NS = 3600 * 10**9
 
 
 def offset_of_shifted_clock(rank: Rank, host: str) -> int:
-    from calibration.execute_clock import offset_ns
+    from calibration.execute.clock import offset_ns
 
     shift = SHIFT_NS * rank.number
     return offset_ns(rank, now=lambda: time.perf_counter_ns() + shift, host=host.format(rank.number))
@@ -228,7 +228,7 @@ def test_clocks_of_one_node_are_one(pool: RankPool) -> None:
 
 
 def test_ranks_share_out_the_cores_unless_there_are_too_few() -> None:
-    from calibration.ranks import cores_of
+    from calibration.execute.ranks import cores_of
 
     assert [cores_of(n, 2, [4, 5]) for n in range(2)] == [[4], [5]]
     assert [cores_of(n, 3, range(8)) for n in range(3)] == [range(2), range(2, 5), range(5, 8)]
@@ -255,7 +255,7 @@ class FakeEvent:
 
 
 def test_events_are_timed_against_one_base_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibration.execute_clock import EventClock, clock_of
+    from calibration.execute.clock import EventClock, clock_of
 
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -269,7 +269,7 @@ def test_events_are_timed_against_one_base_event(monkeypatch: pytest.MonkeyPatch
 
 def test_memory_is_what_the_cost_table_says(pool: RankPool) -> None:
     """1F1B holds more micro-batches on earlier devices; counted bytes are those of the tensors alive."""
-    from calibration.execute import Effort, execute
+    from calibration.execute.engine import Effort, execute
 
     plan = build_plan("1f1b", PipelineShape(2, 4))
     workload = replace(workload_of(plan, dtype="float32"), lengths=(256,))
@@ -284,9 +284,9 @@ def test_memory_is_what_the_cost_table_says(pool: RankPool) -> None:
 
 @pytest.mark.parametrize("name", [*HAND_MADE, "bsipipe"])
 def test_one_device_runs_all_ops_with_their_true_inputs(name: str) -> None:
-    from calibration import one_gpu
-    from calibration.execute import Effort
-    from calibration.execute_plain import plain_run
+    from calibration.execute.engine import Effort
+    from calibration.execute.plain import plain_run
+    from calibration.validate import one_gpu
 
     plan = HAND_MADE[name] if name in HAND_MADE else build_plan(name, PipelineShape(2, 4, 2, 2, 4.0))
     workload = workload_of(plan, MHA)
@@ -299,8 +299,8 @@ def test_one_device_runs_all_ops_with_their_true_inputs(name: str) -> None:
 
 
 def test_one_device_validates_against_costs_timed_beforehand() -> None:
-    from calibration import one_gpu
-    from calibration.execute import Effort
+    from calibration.execute.engine import Effort
+    from calibration.validate import one_gpu
 
     plan = build_plan("seq1f1b", PipelineShape(2, 2, subsequences=2))
     found = one_gpu.validate(plan, workload_of(plan), "cpu", effort=Effort(steps=1, warm_ups=0))
@@ -311,7 +311,7 @@ def test_one_device_validates_against_costs_timed_beforehand() -> None:
 
 
 def test_validation_predicts_before_it_runs(pool: RankPool) -> None:
-    from calibration.execute import Effort
+    from calibration.execute.engine import Effort
     from calibration.validate import validate
 
     plan = build_plan("seq1f1b", PipelineShape(2, 2, subsequences=2))

@@ -24,7 +24,7 @@ from tests.simulating import hand_plan
 torch = pytest.importorskip("torch")
 
 if TYPE_CHECKING:
-    from calibration.ranks import Rank
+    from calibration.execute.ranks import Rank
     from pipesim.lower import LoweredPlan
 
 pytestmark = [pytest.mark.torch, pytest.mark.ranks]
@@ -34,8 +34,8 @@ CULPRIT = 2
 
 def run_broken(rank: Rank, how: str, *arguments: Any) -> Any:
     """The task of a rank, with one rank that fails at its backward of micro-batch 1."""
-    from calibration.execute_ops import OpRunner
-    from calibration.execute_run import run_on_rank
+    from calibration.execute.ops import OpRunner
+    from calibration.execute.run import run_on_rank
 
     whole = OpRunner.compute
 
@@ -77,8 +77,8 @@ def alive(pid: int) -> bool:
     ],
 )
 def test_a_failing_rank_ends_all_and_is_named_with_its_op(how: str, said: str) -> None:
-    from calibration.execute import Effort, prepare
-    from calibration.execute_faults import RankPool
+    from calibration.execute.engine import Effort, prepare
+    from calibration.execute.faults import RankPool
 
     plan = build_plan("1f1b", PipelineShape(4, 4))
     workload = workload_of(plan)
@@ -96,7 +96,7 @@ def test_a_failing_rank_ends_all_and_is_named_with_its_op(how: str, said: str) -
 
 PARENT = """
 import sys, time
-from calibration.execute_faults import RankPool
+from calibration.execute.faults import RankPool
 if __name__ == "__main__":
     pool = RankPool(2)
     print(*pool.pids, flush=True)
@@ -122,7 +122,7 @@ def test_ranks_do_not_outlive_their_parent(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_one_line() -> None:
-    from calibration.execute_faults import RankPool
+    from calibration.execute.faults import RankPool
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -133,7 +133,7 @@ def test_a_port_in_use_is_one_line() -> None:
 
 
 def test_a_missing_backend_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibration.launch import refuse_missing
+    from calibration.execute.launch import refuse_missing
 
     monkeypatch.setattr(torch.distributed, "is_gloo_available", lambda: False)
     with pytest.raises(InputError, match=r"--device: cpu: this torch .* has no gloo backend"):
@@ -143,7 +143,7 @@ def test_a_missing_backend_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_ranks_than_gpus_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibration.launch import refuse_missing
+    from calibration.execute.launch import refuse_missing
 
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -163,7 +163,7 @@ class NoRanks:
 
 
 def test_a_plan_that_would_deadlock_is_refused_before_anything_starts() -> None:
-    from calibration.execute import execute
+    from calibration.execute.engine import execute
 
     odd = hand_plan(["0F0 0F1 0B0 0B1", "1F1 1B1 1F0 1B0"], 2, 2)  # device 1 takes micro-batch 1 first: that can run
     crossed = hand_plan(["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"], 2, 2)
@@ -184,7 +184,7 @@ def swapped(lowered: LoweredPlan, device: int) -> LoweredPlan:
 
 
 def test_two_ends_of_a_channel_that_disagree_on_the_order_are_refused() -> None:
-    from calibration.execute import execute
+    from calibration.execute.engine import execute
 
     plan = build_plan("1f1b", PipelineShape(2, 4))
     with pytest.raises(PlanError, match="activations 0->1, message 0: 0F0 is sent where 0F1 is received"):
@@ -192,15 +192,15 @@ def test_two_ends_of_a_channel_that_disagree_on_the_order_are_refused() -> None:
 
 
 def run_with_other_lengths(rank: Rank, plan: Any, routes: Any, workload: Any, effort: Any) -> Any:
-    from calibration.execute_run import run_on_rank
+    from calibration.execute.run import run_on_rank
 
     mine = replace(workload, lengths=(6, 5)) if rank.number == 0 else workload
     return run_on_rank(rank, plan, routes, mine, effort)
 
 
 def test_wrong_shapes_between_ranks_are_found_before_the_step() -> None:
-    from calibration.execute import Effort, prepare
-    from calibration.execute_faults import RankPool
+    from calibration.execute.engine import Effort, prepare
+    from calibration.execute.faults import RankPool
 
     plan = build_plan("seq1f1b", PipelineShape(2, 2, subsequences=2))
     workload = workload_of(plan, equal=True)
@@ -258,8 +258,8 @@ def test_kill_9_of_one_rank_ends_the_command(tmp_path: Path) -> None:
 
 STANDS_STILL = """
 import time, torch
-from calibration.execute_torchrun import watch
-from calibration.ranks import Board, Phase, Rank
+from calibration.execute.torchrun import watch
+from calibration.execute.ranks import Board, Phase, Rank
 rank = Rank(1, 2, torch.device("cpu"), Board.private(2))
 rank.at(Phase.COMPUTING, 3)
 watch(rank, 0.5, lambda row: f"op {row}")

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.assemble import assemble
 from calibration.fit import Point, fit_links, fit_times, relative_fit, rms, worst
+from calibration.fit.assemble import assemble
 from calibration.grid import Point as GridPoint
 from calibration.grid import gap_pairs, grid, held_out_pairs, planned_pairs
 from pipesim.errors import InputError
@@ -237,7 +237,8 @@ def test_tensor_parallel_cuts_are_multiples_of_it() -> None:
 
 
 def test_fitting_and_reading_need_no_torch() -> None:
-    code = "import calibration.assemble, pipesim.profile, pipesim.costs.calibrated, sys; print('torch' in sys.modules)"
+    modules = "calibration.fit.assemble, pipesim.profile, pipesim.costs.calibrated"
+    code = f"import {modules}, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402  (torch may be missing)
 
-from calibration.attention import KeyValues, attend  # noqa: E402
 from calibration.layer import IGNORED_TARGET, Stage  # noqa: E402
+from calibration.layer.attention import KeyValues, attend  # noqa: E402
 from pipesim.errors import InputError  # noqa: E402
 from pipesim.model import ModelSpec  # noqa: E402
 

@@ -15,10 +15,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibration import measure as measuring  # noqa: E402  (torch may be missing)
-from calibration.bench import Bench, BenchSettings, Scene, share_of  # noqa: E402
-from calibration.comm import fitted_links, given_links, measure_links, sizes_up_to  # noqa: E402
 from calibration.grid import Point  # noqa: E402
 from calibration.measure import Settings, check_device, journal_path, measure  # noqa: E402
+from calibration.measure.bench import Bench, BenchSettings, Scene, share_of  # noqa: E402
+from calibration.measure.comm import fitted_links, given_links, measure_links, sizes_up_to  # noqa: E402
 from pipesim.errors import FileError, InputError  # noqa: E402
 from pipesim.model import preset  # noqa: E402
 from pipesim.profile import read_profile  # noqa: E402
@@ -284,7 +284,7 @@ def test_nccl_on_one_gpu_is_refused() -> None:
 KILLED_RUN = """
 from pathlib import Path
 import sys
-from calibration.comm import given_links
+from calibration.measure.comm import given_links
 from calibration.measure import Settings, measure
 from tests.test_measure import SMALL
 settings = Settings(SMALL, 64, (1, 2), rounds=2, repetitions=2, warm_ups=1, visit_seconds=0.0, refuse_unstable=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from calibration.show import held_out, save_plot, shown, shown_json, summary
+from calibration.fit.show import held_out, save_plot, shown, shown_json, summary
 from pipesim.errors import FileError, InputError
 from pipesim.model import preset
 from pipesim.profile import CalibrationProfile, as_json, read_profile, write_json, write_profile

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from calibration.statistics import DRIFT_LIMIT, SPREAD_LIMIT, drift, summarise
-from calibration.timer import CpuClock, clock_of, time_spans
+from calibration.fit.statistics import DRIFT_LIMIT, SPREAD_LIMIT, drift, summarise
+from calibration.measure.timer import CpuClock, clock_of, time_spans
 from pipesim.errors import InputError
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from calibration.execute_faults import RankPool
+    from calibration.execute.faults import RankPool
     from pipesim.model import ModelSpec
 
 pytestmark = [pytest.mark.torch, pytest.mark.ranks]
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[ModelSpec, int, bool]] = {
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    from calibration.execute_faults import RankPool
+    from calibration.execute.faults import RankPool
 
     with RankPool(4) as made:
         yield made
