@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipesim.cli.options import COSTS, RUN, ScenarioOption, by_name, one_of
+from pipesim.cli.option_table import COSTS, RUN, ScenarioOption
+from pipesim.cli.options import by_name
+from pipesim.cli.parsers import one_of
 from pipesim.errors import InputError
 
 if TYPE_CHECKING:

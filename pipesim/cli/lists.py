@@ -10,7 +10,7 @@ from pipesim.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pipesim.cli.options import Parse
+    from pipesim.cli.parsers import Parse
 
 _RANGED = (
     "devices",
