@@ -5,7 +5,7 @@ check:  ## format, lint, types and the fast tests
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q -m "not slow and not ranks"
+	$(PYTHON) -m pytest -q -n auto -m "not slow and not ranks"
 
 test:  ## everything
 	$(PYTHON) -m ruff format --check .
