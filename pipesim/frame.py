@@ -5,6 +5,7 @@ Times are floats in seconds, or in units under unit costs, as everywhere at the 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from pipesim.timeline import NOTHING_SENT
 from pipesim.transfers import transfers_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pandas import DataFrame
 
     from pipesim.metrics import Metrics
@@ -106,12 +105,12 @@ def devices(metrics: Metrics) -> DataFrame:
     return pd.DataFrame(columns | {name: getattr(metrics, name) for name in _PER_DEVICE})
 
 
-def save_spans(timeline: Timeline, path: Path) -> None:
+def save_spans(timeline: Timeline, path: Path | str) -> None:
     """Writes the spans as .csv or .parquet, whole or not at all.
 
     Raises InputError on another ending, DependencyMissing where parquet's library is not installed.
     """
-    save(spans(timeline), path)
+    save(spans(timeline), Path(path))
 
 
 def save(table: DataFrame, path: Path) -> None:

@@ -8,6 +8,7 @@ device holds is a counter (C). An op that takes no time is an instant (i): viewe
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from pipesim.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -41,14 +41,14 @@ _CATEGORIES = {
 }
 
 
-def save_trace(timelines: Sequence[Timeline], path: Path) -> None:
+def save_trace(timelines: Sequence[Timeline], path: Path | str) -> None:
     """Writes one trace with a process per timeline, whole or not at all. Raises FileError."""
     document = {
         "displayTimeUnit": "ms",
         "otherData": {"generator": "pipesim", "costs": [timeline.costs.name for timeline in timelines]},
         "traceEvents": [event for pid, timeline in enumerate(timelines) for event in trace_events(timeline, pid)],
     }
-    write_text(path, json.dumps(document, separators=(",", ":"), allow_nan=False))
+    write_text(Path(path), json.dumps(document, separators=(",", ":"), allow_nan=False))
 
 
 def trace_events(timeline: Timeline, pid: int = 0) -> Iterator[Event]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -16,8 +17,6 @@ import numpy as np
 from pipesim.errors import FileError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 _LATEST_NS = 2**63 - 1
@@ -41,12 +40,12 @@ class TraceSpans:
     others: int
 
 
-def read_trace(path: Path) -> TraceSpans:
+def read_trace(path: Path | str) -> TraceSpans:
     """The spans of a trace file: {"traceEvents": [...]} or a bare list of events.
 
     Times may be numbers or their texts. Raises FileError that names the event and field.
     """
-    events = _events(path)
+    events = _events(Path(path))
     complete = [(i, event) for i, event in enumerate(events) if event.get("ph") == "X"]
     spans, empty = [], 0
     for i, event in complete:

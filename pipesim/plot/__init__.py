@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesim.errors import InputError
@@ -9,7 +10,6 @@ from pipesim.files import whole_file, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from matplotlib.figure import Figure
 
@@ -20,7 +20,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def save_gantt(
     timelines: Sequence[Timeline],
-    path: Path,
+    path: Path | str,
     *,
     window: tuple[float, float] | None = None,
     transfers: bool = False,
@@ -31,6 +31,7 @@ def save_gantt(
     window, transfers and stacked are those of `pipesim.plot.gantt.gantt_figure`; a page shows all, zoomed to the
     window. Raises InputError on another ending or a window that is none, FileError where it cannot be written.
     """
+    path = Path(path)
     _refuse_ending(path, "--gantt", (*PICTURES, ".html"))
     if window is not None and not 0 <= window[0] < window[1]:
         raise InputError("window", f"{window[0]:g} to {window[1]:g}", "must begin at 0 or later and end after that")
@@ -44,11 +45,12 @@ def save_gantt(
     _save(gantt_figure(timelines, window=window, transfers=transfers, stacked=stacked), path)
 
 
-def save_memory(timelines: Sequence[Timeline], path: Path, *, limit_bytes: int | None = None) -> None:
+def save_memory(timelines: Sequence[Timeline], path: Path | str, *, limit_bytes: int | None = None) -> None:
     """Writes the memory of each device over time, a panel a timeline, with the limit where one is given.
 
     Raises InputError on an ending other than .png, .svg or .pdf, FileError where it cannot be written.
     """
+    path = Path(path)
     _refuse_ending(path, "--memory", PICTURES)
     from pipesim.plot.memory import memory_figure
 
