@@ -36,7 +36,7 @@ class Communication:
 
     mode: "overlapped": a device computes on; "blocking": it is busy with each send and receive until that ends;
     "fused": blocking, with the sends and receives between two ops starting together.
-    policy: where sends and receives are placed (`lower_policies`; None: "fused" for that mode, else
+    policy: where sends and receives are placed (`pipesim.lower.policies`; None: "fused" for that mode, else
     "producer-order"); depth: of "early".
     queues, overlapped only: which sends and receives wait for each other in the order of their device: those of
     one "device", of one device and "direction" (sends, receives), of one device and "peer", of one "channel"

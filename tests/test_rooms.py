@@ -22,7 +22,7 @@ FLOORS = (
     "engine memory synchronisation link_load",
     "metrics",
     "scenario jitter",
-    "compare topology_report frame trace sweep search frontier plot report",
+    "compare frame trace sweep search frontier plot report",
     "cli",
 )
 

@@ -6,7 +6,7 @@
     early           the same, with the receive `depth` ops before its use
     fused           what stands between two ops starts together; just-in-time: Megatron-LM's
                     send_forward_recv_backward, send_backward_recv_forward, send_forward_recv_forward, ...;
-                    in producer order where just-in-time would hang (rings of stages, see `lower_fused`)
+                    in producer order where just-in-time would hang (rings of stages, see `pipesim.lower.fused`)
     odd-even        just-in-time, in the order of Megatron-LM's unbatched exchange, which Seq1F1B's code uses:
                     even devices send to the next, receive from the previous, send to the previous, receive from
                     the next; odd ones the other way about

@@ -52,7 +52,7 @@ def sweep(
     dask: str | None = None,
     report: Report | None = None,
 ) -> DataFrame:
-    """Simulates scenarios: a row each, in their order, with the columns of `sweep_point.COLUMNS`.
+    """Simulates scenarios: a row each, in their order, with the columns of `pipesim.sweep.point.COLUMNS`.
 
     With `out` (.csv or .parquet) the table is written there; a sweep that was interrupted or killed is resumed
     by calling again. workers: processes of this machine; dask: address of a scheduler to use instead. `report`
