@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import FileError, InputError
+from pipesim.files import is_there
 from pipesim.units import parse_bytes
 
 
@@ -102,7 +103,7 @@ def load(name_or_path: str | Path) -> ClusterSpec:
     `sources` is an object {field: text}. Raises InputError for an unknown name, FileError for a wrong file.
     """
     path = Path(name_or_path)
-    if str(name_or_path) in _presets() or (path.suffix != ".json" and not path.is_file()):
+    if str(name_or_path) in _presets() or (path.suffix != ".json" and not is_there(path)):
         return preset(str(name_or_path))
     from pipesim.json_files import read_object, read_record
 

@@ -12,6 +12,14 @@ PipesimError
 
 from __future__ import annotations
 
+_MOST_SHOWN = 300
+
+
+def _in_a_line(text: str) -> str:
+    """The text without what would break the line or flood it."""
+    shown = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[: _MOST_SHOWN + 1])
+    return shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + "…"
+
 
 class PipesimError(Exception):
     """Base of all errors raised on purpose; its text is one line fit for a user unless said otherwise."""
@@ -22,7 +30,7 @@ class InputError(PipesimError):
 
     def __init__(self, where: str, value: object, rule: str, remedy: str = "") -> None:
         self.where, self.value, self.rule, self.remedy = where, value, rule, remedy
-        shown = value if isinstance(value, str) else repr(value)
+        shown = _in_a_line(value) if isinstance(value, str) else repr(value)
         super().__init__(f"{where}: {shown}: {rule}" + (f"; {remedy}" if remedy else ""))
 
 

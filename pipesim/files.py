@@ -1,4 +1,4 @@
-"""Writing of result files: whole or not at all; does not know what is in them."""
+"""Files: whether they are there, and writing of results, whole or not at all; does not know what is in them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise _unwritable(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_there(path: Path) -> bool:
+    """Whether the path exists; a name that no file can have is not there either."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def write_text(path: Path, text: str) -> None:

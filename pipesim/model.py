@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipesim.errors import InputError
+from pipesim.files import is_there
 
 _POSITIVE = ("layers", "hidden", "heads", "kv_heads", "head_size", "feedforward", "vocab")
 _EXPERTS = ("experts", "experts_per_token", "expert_feedforward", "shared_expert_feedforward")
@@ -187,7 +188,7 @@ def load(name_or_path: str | Path) -> ModelSpec:
     path = Path(name_or_path)
     if str(name_or_path) in _presets():
         return preset(str(name_or_path))
-    if path.suffix != ".json" and not path.exists():
+    if path.suffix != ".json" and not is_there(path):
         return preset(str(name_or_path))
     from pipesim.model_files import read_model_file
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     Columns = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]
 
+# A simulation takes about 300 bytes a forward, and the table of links 24 bytes for each pair of devices.
+_MOST_DEVICES, _MOST_FORWARDS = 10_000, 20_000_000
+
 
 class Kind(IntEnum):
     """What an op computes. B is the full backward; I and W are its two halves (B = I + W)."""
@@ -35,7 +38,7 @@ class PipelineShape:
     """The size of a step: devices p, micro-batches m, stages per device v, subsequences per micro-batch k.
 
     `in_flight` limits the micro-batches whose activations a device may hold (None: the schedule's own rule).
-    Raises ShapeError when a count is below 1.
+    Raises ShapeError when a count is below 1, or the step larger than memory could hold.
     """
 
     devices: int
@@ -48,8 +51,18 @@ class PipelineShape:
         for name in ("devices", "microbatches", "stages_per_device", "subsequences"):
             if getattr(self, name) < 1:
                 raise ShapeError(name, getattr(self, name), "must be at least 1")
-        if self.in_flight is not None and self.in_flight <= 0:
-            raise ShapeError("in_flight", self.in_flight, "must be above 0")
+        forwards = self.stages * self.units
+        if self.devices > _MOST_DEVICES:
+            raise ShapeError("devices", self.devices, f"must be at most {_MOST_DEVICES}", "simulate a part of them")
+        if forwards > _MOST_FORWARDS:
+            raise ShapeError(
+                "devices · stages_per_device · microbatches · subsequences",
+                f"{self.devices} · {self.stages_per_device} · {self.microbatches} · {self.subsequences}",
+                f"must be at most {_MOST_FORWARDS} forwards",
+                "fewer micro-batches show the same steady phase",
+            )
+        if self.in_flight is not None and not 0 < self.in_flight <= _MOST_FORWARDS:
+            raise ShapeError("in_flight", self.in_flight, f"must be above 0, at most {_MOST_FORWARDS}")
 
     @property
     def stages(self) -> int:

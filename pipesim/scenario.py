@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pipesim.timeline import Timeline
     from pipesim.topology import Topology
 
+_LONGEST_NS = 2**62
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -108,7 +110,7 @@ class Scenario:
 
     def _case(self) -> Case:
         shape = self.shape()
-        costs, network, facts = self._unit_inputs(shape) if self.unit_costs else self._model_inputs(shape)
+        costs, network, facts = self._inputs(shape)
         plan = schedule_named(self.schedule).plan(
             shape,
             costs=costs,
@@ -144,6 +146,26 @@ class Scenario:
         links = case.topology.replica_links(case.network) if case.topology else None
         shared = self.distributed_optimizer
         return synchronise(timeline, links, when, distributed_optimizer=shared)
+
+    def _inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, StepFacts | None]:
+        """Costs and links. Raises InputError where the step, run op after op, would not fit into 64-bit ns."""
+        try:
+            costs, network, facts = self._unit_inputs(shape) if self.unit_costs else self._model_inputs(shape)
+        except OverflowError:
+            raise self._too_long() from None
+        ops = 2 * shape.units * shape.stages
+        longest = int(costs.duration_ns.max()) + int(network.latency_ns.max()) + int(costs.boundary_bytes.max())
+        if longest * ops > _LONGEST_NS:
+            raise self._too_long()
+        return costs, network, facts
+
+    def _too_long(self) -> InputError:
+        if self.unit_costs is not None:
+            remedy = "take smaller numbers, or fewer digits"
+            return InputError("--unit-costs", self.unit_costs.name, "the step must stay below 2^62 ticks", remedy)
+        given = f"{self.seq_len} · {self.micro_batch_size}"
+        rule = "the step must stay below 2^62 ns, its bytes below 2^63"
+        return InputError("--seq-len · --micro-batch-size", given, rule, "take a shorter sequence")
 
     def _unit_inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, None]:
         if self.unit_costs is None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Axis = Literal["tp", "dp", "pp"]
 ORDERS = ("tp-dp-pp", "tp-pp-dp")
+_MOST_GPUS = 10**6
 MAPPINGS = ("linear", "mirrored", "auto")
 
 
@@ -37,7 +38,7 @@ class RankOrder:
     """How the ranks of a run are numbered: the axes of `order` from the fastest to the slowest.
 
     devices: pipeline devices; tp: GPUs acting as one device; dp: replicas. Raises InputError on another order or a
-    size below 1.
+    size below 1, and on more than a million GPUs.
     """
 
     devices: int
@@ -51,6 +52,9 @@ class RankOrder:
         for name in ("devices", "tp", "dp"):
             if getattr(self, name) < 1:
                 raise InputError(name, getattr(self, name), "must be at least 1")
+        if self.ranks > _MOST_GPUS:
+            sizes = f"{self.devices} · {self.tp} · {self.dp}"
+            raise InputError("devices · tp · dp", sizes, f"must be at most {_MOST_GPUS} GPUs", "lower --dp or --tp")
 
     @property
     def ranks(self) -> int:
@@ -107,7 +111,8 @@ def mirrored(devices: int) -> tuple[int, ...]:
 def slots_of(mapping: str, devices: int) -> tuple[int, ...]:
     """The slot of each device: "linear", "mirrored", or a list "0,2,3,1".
 
-    Raises InputError on another name and on a list that is no permutation ("auto" needs a plan: `auto_mapping`).
+    Raises InputError on another name and on a list that is no permutation ("auto" needs a plan:
+    `pipesim.mapping.best_mapping`).
     """
     if mapping == "linear":
         return tuple(range(devices))

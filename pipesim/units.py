@@ -17,6 +17,7 @@ _BYTES = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+_LONG_POWER = re.compile(r"[eE][+-]?[0-9_]{4}")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
@@ -43,10 +44,17 @@ def parse_bytes(text: str, where: str) -> int:
     return _quantity(text, _BYTES, where, "must be a size in bytes", "write 80GiB (2^30) or 80GB (10^9)")
 
 
+def exact_number(text: str) -> Fraction:
+    """The number as written. Raises ValueError and ZeroDivisionError; also on powers of ten no computer could hold."""
+    if _LONG_POWER.search(text):
+        raise ValueError(text)
+    return Fraction(text.strip())
+
+
 def parse_fraction(text: str, where: str, *, minimum: int | None = 0) -> Fraction:
     """An exact number: `0.1` is one tenth, `2/3` is allowed."""
     try:
-        value = Fraction(text.strip())
+        value = exact_number(text)
     except (ValueError, ZeroDivisionError):
         raise InputError(where, text, "must be a number", "write 1.5 or 3/2") from None
     if minimum is not None and value < minimum:

@@ -223,3 +223,36 @@ def test_the_installed_command_answers() -> None:
         env={**os.environ, "COLUMNS": "80"},
     )
     assert done.stdout.startswith("pipesim 0.")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("simulate 1f1b --unit-costs 1,2 -p 1000000000", "devices: 1000000000: must be at most 10000"),
+        ("simulate 1f1b --unit-costs 1,2 -m 1000000000000", "must be at most 20000000 forwards; fewer micro-batches"),
+        ("simulate seq1f1b --unit-costs 1,2 -k 1000000000", "must be at most 20000000 forwards"),
+        ("simulate bsipipe --unit-costs 1,2 --in-flight 99999999999999999999999", "in_flight"),
+        ("simulate 1f1b --unit-costs 1e30,1", "--unit-costs: unit costs F=1"),
+        ("simulate 1f1b --unit-costs 1000000000000000000,1", "the step must stay below 2^62"),
+        ("simulate 1f1b --unit-costs 1e-30,1", "or fewer digits"),
+        ("simulate 1f1b --unit-costs 1,2 --latency 1e9999999999", "--latency: 1e9999999999: must be a number"),
+        ("simulate 1f1b --unit-costs 1e9999999999,2", "must be numbers"),
+        ("simulate 1f1b -p 2 -m 2 --seq-len 1000000000000", "--seq-len · --micro-batch-size: 1000000000000 · 1"),
+        ("simulate 1f1b -p 2 -m 2 --micro-batch-size 1000000000", "the step must stay below 2^62 ns"),
+        ("simulate 1f1b -p 2 -m 2 --dp 1000000000", "must be at most 1000000 GPUs; lower --dp"),
+        (f"simulate 1f1b --model {'a' * 5000}", "…: is not a known model"),
+        (f"simulate 1f1b --cluster {'a' * 5000}", "…: "),
+    ],
+)
+def test_what_no_machine_could_hold_is_refused_in_one_line(run: Any, line: str, says: str) -> None:
+    status, out, err = run(line)
+    assert (status, out, len(err.strip().splitlines())) == (2, "", 1), err
+    assert says in err
+
+
+def test_a_value_with_line_breaks_stays_in_one_line(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "a\\nb"}', encoding="utf-8")
+    status, _, err = run("simulate 1f1b --model", path)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert r"a\nb" in err

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import os
 import sys
 from typing import Any
 
@@ -65,12 +68,17 @@ def _mount() -> None:
 def main() -> None:
     """Runs the command line. Exit status 0 done, 2 wrong input (one line says what would do), 1 failed."""
     _mount()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
+            stream.reconfigure(errors="backslashreplace")  # a letter the terminal lacks must not end the run
     sys.exit(_run())
 
 
 def _run(arguments: list[str] | None = None) -> int:
     try:
         result: Any = app(arguments, standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk shows here
     except PipesimError as error:
         wrong_input = isinstance(error, InputError | PlanError | DependencyMissing)
         return _say(str(error), _BAD_INPUT if wrong_input else _FAILED)
@@ -78,7 +86,20 @@ def _run(arguments: list[str] | None = None) -> int:
         return _say(" ".join(error.format_message().split()), _BAD_INPUT)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", _INTERRUPTED)
+    except (OSError, MemoryError) as error:
+        return _machine_failed(error)
     return result if isinstance(result, int) else 0
+
+
+def _machine_failed(error: OSError | MemoryError) -> int:
+    """Says what this machine could not do; an output that can no longer be written is left alone from here on."""
+    if isinstance(error, MemoryError):
+        return _say("out of memory: the step is too large for this machine; take fewer micro-batches", _FAILED)
+    if not isinstance(error, BrokenPipeError):  # whose reader has gone, and wants no word
+        _say(f"{error.filename or 'output'}: {error.strerror or error}", _FAILED)
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
+    return _FAILED
 
 
 def _say(message: str, status: int) -> int:

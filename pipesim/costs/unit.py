@@ -13,7 +13,7 @@ from pipesim.costs.table import CostTable, Source
 from pipesim.errors import InputError
 from pipesim.network import Network
 from pipesim.plan import Kind
-from pipesim.units import NS_PER_S
+from pipesim.units import NS_PER_S, exact_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ class UnitCosts:
         if len(parts) not in (2, 3):
             raise InputError(_WHERE, text, "must be two or three numbers", "write F,B as 1,2 or F,I,W as 1,1,1")
         try:
-            return cls.of(*(Fraction(part.strip()) for part in parts), latency=latency, transfer=transfer)
+            return cls.of(*(exact_number(part) for part in parts), latency=latency, transfer=transfer)
         except (ValueError, ZeroDivisionError):
             raise InputError(_WHERE, text, "must be numbers", "write F,B as 1,2 or F,I,W as 1,1,1") from None
 

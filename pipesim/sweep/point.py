@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesim.costs.unit import UnitCosts
-from pipesim.errors import PipesimError
+from pipesim.errors import PipesimError, ShapeError
 from pipesim.scenario import Scenario, run
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def inputs_of(scenario: Scenario) -> Row:
     row = {name: _plain(getattr(scenario, name)) for name in INPUTS}
     if scenario.unit_costs is not None:
         row |= dict.fromkeys(_MODEL_INPUTS)
-    shape = scenario.shape()
+    try:
+        shape = scenario.shape()
+    except ShapeError:  # the run will say so
+        return row
     return row | {name: getattr(shape, name) for name in _SHAPE}
 
 
@@ -68,8 +72,9 @@ def key_of(scenario: Scenario) -> str:
     digest = hashlib.sha256(repr(scenario).encode())
     for name in INPUTS:
         value = getattr(scenario, name)
-        if isinstance(value, str) and Path(value).is_file():
-            digest.update(Path(value).read_bytes())
+        if isinstance(value, str):
+            with suppress(OSError):  # no file, or one that the run will complain of
+                digest.update(Path(value).read_bytes())
     return digest.hexdigest()[:24]
 
 
