@@ -26,9 +26,7 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", "-o", help="The profile to write: .json.")],
     model: Annotated[str, typer.Option(help="Model preset, or a Hugging Face config.json.")] = "tiny",
     seq_len: Annotated[str, typer.Option(help="Tokens of a sequence: 65536 or 64k.")] = "2k",
-    subsequences: Annotated[
-        str, typer.Option("--subsequences", "-k", help="Subsequence counts, e.g. 1,2,4.")
-    ] = "1,2,4",
+    subsequences: Annotated[str, typer.Option("--subsequences", "-k", help="Subsequence counts: 1,2,4.")] = "1,2,4",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float64. [float32 on cpu, bfloat16 on cuda]")] = "",
     partition: Annotated[str, typer.Option(help="Cuts whose subsequences are timed: even, flops or both.")] = "both",

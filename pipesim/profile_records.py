@@ -54,8 +54,8 @@ class Grid(Record):
     seed: Natural
 
 
-class Samples(Record):
-    """Raw times of one op at one point, a list for each visit, warm-ups included."""
+class OpPoint(Record):
+    """One op at one point of the grid; times of held-out points fit nothing, they judge the fits."""
 
     tp: Positive
     part: Part
@@ -63,19 +63,18 @@ class Samples(Record):
     tokens: Positive
     prefix: Natural
     held_out: bool
+
+
+class Samples(OpPoint):
+    """Raw times of one op at one point, a list for each visit, warm-ups included."""
+
     seconds: list[list[PositiveFloat]]
     host_seconds: list[list[PositiveFloat]]
 
 
-class TimeRow(Record):
+class TimeRow(OpPoint):
     """One op at one point: median and 90 % quantile of its samples, per layer for layers."""
 
-    tp: Positive
-    part: Part
-    op: OpName
-    tokens: Positive
-    prefix: Natural
-    held_out: bool
     seconds: PositiveFloat
     p90_seconds: PositiveFloat
     stable: bool

@@ -162,8 +162,8 @@ def test_layout_string() -> None:
     assert (partition.layers, partition.embedding_stage, partition.head_stage) == (14, 0, 7)
     per_device = [partition.layers_per_stage[d] + partition.layers_per_stage[d + 4] for d in range(4)]
     assert per_device == [3, 4, 4, 3]
-    assert partition.contents(0) == (1, True, False, 0)
-    assert partition.contents(7) == (1, False, True, 0)
+    assert partition.contents(0) == (1, True, False)
+    assert partition.contents(7) == (1, False, True)
 
 
 @pytest.mark.parametrize(

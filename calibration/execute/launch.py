@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import traceback
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -30,11 +29,10 @@ _PRELOADED = ["torch", "torch.distributed", "numpy", "calibration.execute.rank"]
 
 @dataclass(frozen=True)
 class Failure:
-    """What a rank reports when a task raised: one line for people, the traceback for --verbose eyes, and the phase."""
+    """What a rank reports when a task raised: one line for people, and the phase."""
 
     kind: str
     text: str
-    details: str
     phase: int
     row: int
 
@@ -112,7 +110,7 @@ def _answer(rank: Rank, function: Callable[..., Any], arguments: tuple[Any, ...]
 def _failure(board: Board, number: int, error: Exception) -> Failure:
     phase, row, _ = board.read(number)
     lines = str(error).strip().splitlines() or [""]
-    return Failure(type(error).__name__, lines[0], traceback.format_exc(), int(phase), row)
+    return Failure(type(error).__name__, lines[0], int(phase), row)
 
 
 def _die_with_parent(lifeline: Connection) -> None:

@@ -27,7 +27,7 @@ _FACTS = 5  # of a message: row, sequences, tokens, hidden, dtype
 
 
 class Mail:
-    """All channels of one rank for one plan; `open` must be called by all ranks alike, then `post_receives` each step.
+    """All channels of one rank for one plan; all ranks call `agree_on_shapes` once, then `post_receives` each step.
 
     Messages are tagged with the row of the op that made them, so gloo cannot deliver another one.
     """

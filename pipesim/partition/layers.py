@@ -17,7 +17,6 @@ class StageContents(NamedTuple):
     layers: int
     has_embedding: bool
     has_head: bool
-    mtp_layers: int
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,7 @@ class LayerPartition:
 
     def contents(self, stage: int) -> StageContents:
         """What a stage holds."""
-        mtp = self.mtp_layers_per_stage[stage] if self.mtp_layers_per_stage else 0
-        held = self.layers_per_stage[stage]
-        return StageContents(held, stage == self.embedding_stage, stage == self.head_stage, mtp)
+        return StageContents(self.layers_per_stage[stage], stage == self.embedding_stage, stage == self.head_stage)
 
     @classmethod
     def of(cls, layers_per_stage: list[int]) -> LayerPartition:

@@ -61,13 +61,18 @@ def gantt_figure(
             draw_panel(axes, panel, scale, transfers=transfers)
             axes.tick_params(labelbottom=panel is panels[-1])
         figure.axes[-1].set_xlabel(f"time ({'s' if timelines[0].costs.unit == 's' else 'units'})")
-        figure.legend(
-            handles=handles, loc="lower left", bbox_to_anchor=((left - 0.06) / _WIDTH, 0.24 / height),
-            ncols=min(len(handles), _LEGEND_COLUMNS), frameon=False, fontsize=8.5, handlelength=1.3,
-            handleheight=1.0, columnspacing=1.5, borderpad=0,
-        )  # fmt: skip
+        _draw_legend(figure, handles, left, height)
         figure.text(left / _WIDTH, 0.1 / height, _caption(timelines, scale), fontsize=8, color=style.QUIET)
     return figure
+
+
+def _draw_legend(figure: Figure, handles: list[Any], left: float, height: float) -> None:
+    """Above the caption; left, height: of the axes and of the figure, in inches."""
+    figure.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=((left - 0.06) / _WIDTH, 0.24 / height),
+        ncols=min(len(handles), _LEGEND_COLUMNS), frameon=False, fontsize=8.5, handlelength=1.3,
+        handleheight=1.0, columnspacing=1.5, borderpad=0,
+    )  # fmt: skip
 
 
 def rc_settings() -> Any:

@@ -145,25 +145,10 @@ def _deliver(
 
 @kernel(error_model="numpy")
 def _look_up(
-    streams: Ints,
-    units: Ints,
-    unit_counts: Ints,
-    done: Ints,
-    input_at: Ints,
-    priority: Ints,
-    window: Ints,
-    limit: Ints,
-    held: Ints,
-    acquired: Ints,
-    needed: Ints,
-    kept: Ints,
-    oldest: Ints,
-    stages: int,
-    k: int,
-    device: int,
-    free_at: int,
-    guarded: bool,
-) -> tuple[int, int]:
+    streams: Ints, units: Ints, unit_counts: Ints, done: Ints, input_at: Ints, priority: Ints, window: Ints,
+    limit: Ints, held: Ints, acquired: Ints, needed: Ints, kept: Ints, oldest: Ints, stages: int, k: int,
+    device: int, free_at: int, guarded: bool,
+) -> tuple[int, int]:  # fmt: skip
     """The op a device starts next and when (NEVER if none): the earliest, of several the smallest priority."""
     unit_total = len(input_at) // (2 * stages)
     best, best_at = -1, NEVER
