@@ -30,8 +30,9 @@ _SLACK = 1000
 def read_plan(path: Path | str) -> Plan:
     """The plan of a file; sends and receives in it are left out. Its schedule is the file's name.
 
-    The plan need not be legal: `check` tells. Raises FileError on a cell that is no op, on a stage that two
-    rows hold (unless the second map mirrors the first: two directions), on counts that no shape has.
+    A direction without micro-batches leaves no trace in a file: a bidirectional plan of one micro-batch comes back
+    as one direction. The plan need not be legal: `check` tells. Raises FileError on a cell that is no op, on a
+    stage that two rows hold (unless the second map mirrors the first: two directions), on counts that no shape has.
     """
     return plan_of_cells(Path(path), read_cells(Path(path)))
 

@@ -212,6 +212,20 @@ def test_files_give_the_same_ops_back(
     assert read_plan(path).schedule == schedule
 
 
+@pytest.mark.parametrize("p", [2, 4, 6])
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+@pytest.mark.parametrize("k", [1, 3])
+def test_files_of_opposing_pipelines(tmp_path: Path, p: int, m: int, k: int) -> None:
+    """Odd numbers of micro-batches too; of one, only the direction that has it can be told from the file."""
+    plan = build_plan("bsipipe", PipelineShape(p, m, 2, k))
+    write_plan(plan, tmp_path / "plan.csv")
+    again = read_plan(tmp_path / "plan.csv")
+    assert str(again) == str(plan)
+    used = plan.placement.device_of[: 1 if m == 1 else 2]
+    assert np.array_equal(again.placement.device_of, used)
+    assert np.array_equal(again.placement.direction_of, plan.placement.direction_of)
+
+
 @settings(deadline=None)
 @given(st.text(alphabet="0123FBIWR_.,;()\n SENDCVOLAPGU", max_size=60))
 def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
