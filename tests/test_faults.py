@@ -94,6 +94,20 @@ def test_a_failing_rank_ends_all_and_is_named_with_its_op(how: str, said: str) -
             pool.run(run_broken, how)
 
 
+def fail_around_a_death(rank: Rank) -> None:
+    """Two ranks notice that a third is going, one after the other, before it is seen to be gone."""
+    after, what = {0: (0.1, "raises"), 1: (0.0, "raises"), CULPRIT: (0.25, "dies")}[rank.number]
+    time.sleep(after)
+    fail(what)
+
+
+def test_a_death_is_blamed_though_others_reported_its_consequences_first() -> None:
+    from calibration.execute.faults import RankPool
+
+    with RankPool(3) as pool, pytest.raises(ExecutionError, match=r"^rank 2 was killed by SIGKILL"):
+        pool.run(fail_around_a_death)
+
+
 PARENT = """
 import sys, time
 from calibration.execute.faults import RankPool

@@ -86,7 +86,7 @@ class RankPool:
         progress, since = self._board.progress, time.monotonic()
         while len(answers) < self.ranks:
             if self._receive(answers, _POLL_S):
-                self._receive(answers, _GRACE_S)  # the others' troubles may tell which was first
+                self._hear_out(answers)
                 raise self._ended(self._blame(answers, label))
             seen = self._board.progress
             if (seen != progress).any():
@@ -111,6 +111,12 @@ class RankPool:
                 answers[number] = None
                 self._processes[number].join(1)
         return self._dead() != [] or any(isinstance(answer, Failure) for answer in answers.values())
+
+    def _hear_out(self, answers: dict[int, Any]) -> None:
+        """The others' troubles may tell which was first; a rank's death can be seen after the errors it causes."""
+        until = time.monotonic() + _GRACE_S
+        while not self._dead() and len(answers) < self.ranks and (left := until - time.monotonic()) > 0:
+            self._receive(answers, min(left, _POLL_S))
 
     def _dead(self) -> list[int]:
         return [n for n, process in enumerate(self._processes) if not process.is_alive()]
