@@ -69,8 +69,8 @@ def _boxes(timeline: Timeline, name: str, tops: NDArray[np.float64], part: Part)
     """The ops of a timeline, a bar trace for each colour."""
     plan = timeline.plan
     start, end = times(timeline)
-    ranks = style.stage_ranks(plan)[plan.direction, plan.stage]
-    alike = np.stack([plan.direction, plan.kind, ranks, plan.subsequence], axis=1)
+    places = style.stage_places(plan)[plan.direction, plan.stage]
+    alike = np.stack([plan.direction, plan.kind, places, plan.subsequence], axis=1)
     seen = np.flatnonzero((end > part.begin) & (start < part.end) & (end > start))
     _, which = np.unique(alike[seen], axis=0, return_inverse=True)
     by_colour = np.split(seen[np.argsort(which.reshape(-1), kind="stable")], np.cumsum(np.bincount(which.reshape(-1))))

@@ -72,16 +72,16 @@ def families(directions: int) -> tuple[dict[Kind, tuple[str, str]], ...]:
 
 def shades(plan: Plan) -> NDArray[np.float64]:
     """float64 [ops] from 0 to 1: where each op lies between the first and the last shade of its kind."""
-    k, ranks = plan.shape.subsequences, stage_ranks(plan)
+    k, places = plan.shape.subsequences, stage_places(plan)
     step = k - 1 + _STAGE_GAP + 1
-    place = ranks[plan.direction, plan.stage] * step + plan.subsequence
-    last = ranks.max(initial=0) * step + k - 1
-    return place / last if last else np.full(len(plan), ONLY_SHADE)
+    depth = places[plan.direction, plan.stage] * step + plan.subsequence
+    last = places.max(initial=0) * step + k - 1
+    return depth / last if last else np.full(len(plan), ONLY_SHADE)
 
 
-def stage_ranks(plan: Plan) -> NDArray[np.int64]:
+def stage_places(plan: Plan) -> NDArray[np.int64]:
     """int64 [directions, stages]: how many earlier stages of its direction live on a stage's device."""
-    return np.array([_rank_on_device(devices) for devices in plan.placement.device_of.tolist()])
+    return np.array([_places_on_device(devices) for devices in plan.placement.device_of.tolist()])
 
 
 def colours(plan: Plan) -> NDArray[np.float64]:
@@ -136,11 +136,11 @@ def _rgb(text: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _rank_on_device(devices: list[int]) -> list[int]:
+def _places_on_device(devices: list[int]) -> list[int]:
     """For each stage of a direction, how many earlier stages live on the same device."""
     seen: dict[int, int] = {}
-    ranks = []
+    places = []
     for device in devices:
-        ranks.append(seen.get(device, 0))
-        seen[device] = ranks[-1] + 1
-    return ranks
+        places.append(seen.get(device, 0))
+        seen[device] = places[-1] + 1
+    return places

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.plan import Kind
-from pipesim.plot.style import stage_ranks
+from pipesim.plot.style import stage_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,15 +48,15 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
 
 def short_names(plan: Plan) -> list[str]:
     """Kind and unit of every op, with the stage told as `text_gantt` says."""
-    ranks = stage_ranks(plan)
-    most = int(ranks.max()) + 1
+    places = stage_places(plan)
+    most = int(places.max()) + 1
     units = plan.microbatch * plan.shape.subsequences + plan.subsequence
-    rank_of_op = ranks[plan.direction, plan.stage]
-    columns = (plan.kind.tolist(), plan.stage.tolist(), rank_of_op.tolist(), units.tolist())
+    place_of_op = places[plan.direction, plan.stage]
+    columns = (plan.kind.tolist(), plan.stage.tolist(), place_of_op.tolist(), units.tolist())
     names = []
-    for kind, stage, rank, unit in zip(*columns, strict=True):
+    for kind, stage, place, unit in zip(*columns, strict=True):
         letter = Kind(kind).name
-        if most == 2 and rank == 1:
+        if most == 2 and place == 1:
             letter = letter.lower()
         names.append(f"{stage if most > 2 else ''}{letter}{unit}")
     return names
