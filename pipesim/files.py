@@ -21,7 +21,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     A link stays a link. Raises FileError where the folder cannot be written, or `path` is no regular file.
     """
     target = path.resolve()
-    if target.exists() and not target.is_file():
+    if is_there(target) and not target.is_file():
         raise FileError(str(path), "not a regular file", "must be a file that can be replaced")
     try:
         handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=target.parent)

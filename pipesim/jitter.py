@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _FINE_NS = 10**6  # a unit of unit costs, in which noise must not be rounded away
 _LARGEST_NOISE = 10.0
+_LARGEST_FACTOR = 1000
+_MOST_TRIALS = 10**6
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,14 @@ class Jitter:
     def __post_init__(self) -> None:
         if not 0 <= self.noise <= _LARGEST_NOISE:
             raise InputError("--jitter", self.noise, f"must be from 0 to {_LARGEST_NOISE}", "0.05 is five per cent")
-        if self.trials < 1:
-            raise InputError("--trials", self.trials, "must be at least 1")
+        if not 1 <= self.trials <= _MOST_TRIALS:
+            raise InputError("--trials", self.trials, f"must be at least 1, at most {_MOST_TRIALS}")
         if self.seed < 0:
             raise InputError("--seed", self.seed, "must be at least 0")
         for device, factor in (self.slow or {}).items():
-            if not 0 < factor < float("inf"):
-                raise InputError(
-                    "--slow", f"{device}:{factor}", "must be above 0", "3:1.2 makes device 3 take 1.2 times"
-                )
+            if not 0 < factor <= _LARGEST_FACTOR:
+                rule = f"must be above 0, at most {_LARGEST_FACTOR}"
+                raise InputError("--slow", f"{device}:{factor}", rule, "3:1.2 makes device 3 take 1.2 times")
 
     @classmethod
     def parse_slow(cls, text: str) -> dict[int, float]:

@@ -256,3 +256,44 @@ def test_a_value_with_line_breaks_stays_in_one_line(run: Any, tmp_path: Path) ->
     status, _, err = run("simulate 1f1b --model", path)
     assert (status, len(err.splitlines())) == (2, 1)
     assert r"a\nb" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--gantt {0}/one.svg --memory {0}/one.svg", "is also the file of --gantt; name two files"),
+        ("--spans {0}/one.csv --plan {0}/x/../one.csv", "is also the file of --spans"),
+        ("--gantt {0}/folder.png", "is a folder; name a file in it"),
+        ("--gantt {0}/" + "a" * 300 + ".png", "File name too long"),
+        ("--slow 0:1e300", "--slow: 0:1e+300: must be above 0, at most 1000"),
+        ("--slow=", "must be DEVICE:FACTOR"),
+        ("--jitter 0.1 --trials 1000000000000", "--trials: 1000000000000: must be at least 1, at most 1000000"),
+    ],
+)
+def test_nothing_is_written_or_simulated_where_one_output_cannot_be(
+    run: Any, tmp_path: Path, more: str, says: str
+) -> None:
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "x").mkdir()
+    status, out, err = run(f"simulate 1f1b -p 2 -m 2 --unit-costs 1,2 {more.format(tmp_path)}")
+    assert (status, out, len(err.splitlines())) == (2, "", 1), err
+    assert says in err
+    assert {path.name for path in tmp_path.iterdir()} == {"folder.png", "x"}
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "says"),
+    [("> /dev/full", 1, "pipesim: output: No space left on device\n"), (">&-", 0, ""), ("| true", 0, "")],
+)
+def test_an_output_that_cannot_be_written_is_one_line_at_most(target: str, status: int, says: str) -> None:
+    line = f'"{sys.executable}" -c "from pipesim.cli import main; main()" simulate 1f1b -p 2 -m 2 --unit-costs 1,2 --json'
+    done = subprocess.run(["sh", "-c", f"{line} {target}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, says)
+
+
+def test_ctrl_c_is_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipesim.scenario.run", interrupted)
+    assert run("simulate 1f1b") == (130, "", "pipesim: interrupted\n")

@@ -13,7 +13,7 @@ HOUSE = Path(pipesim.__file__).parent
 HEAVY = ("torch", "pandas", "matplotlib", "plotly", "numba", "scipy", "pydantic", "simpy", "dask", "distributed")
 # From the front door to the back: a module may import what stands before it, or beside it on its own line.
 FLOORS = (
-    "errors units files json_files",
+    "errors units files json_files forkserver",
     "model flops cluster partition presets",
     "plan network dependencies compiled_cache cluster_network",
     "check costs.table costs.unit profile transfers",

@@ -67,18 +67,23 @@ def _mount() -> None:
 
 def main() -> None:
     """Runs the command line. Exit status 0 done, 2 wrong input (one line says what would do), 1 failed."""
-    _mount()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123  (until the end)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a letter the terminal lacks must not end the run
+    try:
+        _mount()
+    except KeyboardInterrupt:
+        sys.exit(_say("interrupted", _INTERRUPTED))
     sys.exit(_run())
 
 
 def _run(arguments: list[str] | None = None) -> int:
     try:
         result: Any = app(arguments, standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # a full disk shows here
+        sys.stdout.flush()  # a full disk shows here
     except PipesimError as error:
         wrong_input = isinstance(error, InputError | PlanError | DependencyMissing)
         return _say(str(error), _BAD_INPUT if wrong_input else _FAILED)
@@ -88,6 +93,8 @@ def _run(arguments: list[str] | None = None) -> int:
         return _say("interrupted", _INTERRUPTED)
     except (OSError, MemoryError) as error:
         return _machine_failed(error)
+    if result == _INTERRUPTED:  # typer's answer to Ctrl-C
+        return _say("interrupted", _INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 

@@ -9,7 +9,7 @@ import typer
 
 from pipesim.cli.lists import names_of, parse_lists
 from pipesim.cli.options import by_name, scenario_from, takes_scenario
-from pipesim.cli.outputs import Json
+from pipesim.cli.outputs import Json, refuse_targets
 from pipesim.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,9 +71,4 @@ def _single(lists: dict[str, list[Any]]) -> Scenario:
 
 
 def _refuse_unwritable(plot: Path | None) -> None:
-    if plot is None:
-        return
-    if plot.suffix not in _PICTURES:
-        raise InputError("--plot", str(plot), "unknown ending", f"one of {', '.join(_PICTURES)}")
-    if not plot.parent.is_dir():
-        raise InputError("--plot", str(plot), "its folder does not exist", f"make {plot.parent} first")
+    refuse_targets({"--plot": plot}, {"--plot": _PICTURES})

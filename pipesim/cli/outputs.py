@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from pipesim.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pipesim.scenario import Outcome
     from pipesim.timeline import Timeline
@@ -35,13 +36,26 @@ def refuse_unwritable(**files: Path | None) -> None:
         "spans": (".csv", ".parquet"),
         "plan": (".csv",),
     }
-    for name, path in files.items():
+    refuse_targets({f"--{name}": path for name, path in files.items()}, {f"--{n}": e for n, e in endings.items()})
+
+
+def refuse_targets(files: Mapping[str, Path | None], endings: Mapping[str, Sequence[str]]) -> None:
+    """Raises InputError on what cannot be written; `endings` are those each option takes."""
+    taken: dict[Path, str] = {}
+    for option, path in files.items():
         if path is None:
             continue
-        if path.suffix not in endings[name]:
-            raise InputError(f"--{name}", str(path), "unknown ending", f"one of {', '.join(endings[name])}")
-        if not path.parent.is_dir():
-            raise InputError(f"--{name}", str(path), "its folder does not exist", f"make {path.parent} first")
+        if path.suffix not in endings[option]:
+            raise InputError(option, str(path), "unknown ending", f"one of {', '.join(endings[option])}")
+        if not os.path.isdir(path.parent):  # noqa: PTH112  (also where the name is too long to ask for)
+            raise InputError(option, str(path), "its folder does not exist", f"make {path.parent} first")
+        if os.path.isdir(path):  # noqa: PTH112
+            raise InputError(option, str(path), "is a folder", "name a file in it")
+        if not os.access(path.parent, os.W_OK):
+            raise InputError(option, str(path), "its folder cannot be written to", "name another")
+        if path.resolve() in taken:
+            raise InputError(option, str(path), f"is also the file of {taken[path.resolve()]}", "name two files")
+        taken[path.resolve()] = option
 
 
 def write_pictures(outcomes: Sequence[Outcome], *, gantt: Path | None, memory: Path | None) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from pipesim.cli.lists import names_of, parse_lists
 from pipesim.cli.options import scenario_from, takes_scenario
-from pipesim.cli.outputs import Json
+from pipesim.cli.outputs import Json, refuse_targets
 from pipesim.errors import InputError
 
 _CHOICES = (
@@ -94,10 +94,4 @@ def _split(options: dict[str, str | None]) -> tuple[dict[str, Any], dict[str, li
 def _refuse_unwritable(plot: Path | None, out: Path | None) -> None:
     from pipesim.sweep import ENDINGS
 
-    for option, path, endings in (("--plot", plot, _PICTURES), ("--out", out, ENDINGS)):
-        if path is None:
-            continue
-        if path.suffix not in endings:
-            raise InputError(option, str(path), "unknown ending", f"one of {', '.join(endings)}")
-        if not path.parent.is_dir():
-            raise InputError(option, str(path), "its folder does not exist", f"make {path.parent} first")
+    refuse_targets({"--plot": plot, "--out": out}, {"--plot": _PICTURES, "--out": ENDINGS})

@@ -60,7 +60,7 @@ def simulate(
 
     disturbance = None
     if jitter is not None or slow is not None:
-        disturbance = Jitter(jitter or 0.0, trials, seed, Jitter.parse_slow(slow) if slow else None)
+        disturbance = Jitter(jitter or 0.0, trials, seed, None if slow is None else Jitter.parse_slow(slow))
     refuse_unwritable(gantt=gantt, memory=memory, trace=trace, spans=spans, plan=plan)
     outcome = run(scenario_from(parse_values(options), schedule), bounded=True)
     write_pictures([outcome], gantt=gantt, memory=memory)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipesim.cli.lists import names_of, parse_lists
 from pipesim.cli.options import scenario_from, takes_scenario
-from pipesim.errors import InputError
+from pipesim.cli.outputs import refuse_targets
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,8 +54,8 @@ def sweep(
         with progress() as begin:
             table = run_sweep(scenarios, out, workers=workers, dask=dask, report=begin(len(scenarios)))
     except KeyboardInterrupt:
-        typer.echo("pipesim: the same command goes on where this stopped", err=True)
-        raise
+        typer.echo("pipesim: interrupted; the same command goes on where this stopped", err=True)
+        raise SystemExit(130) from None
     _tell(table, out)
     if plot is not None:
         from pipesim.plot.sweep import save_sweep
@@ -70,9 +70,6 @@ def _tell(table: DataFrame, out: Path) -> None:
 
 
 def _refuse_unwritable(out: Path, plot: Path | None) -> None:
-    files: dict[str, Any] = {"--out": out, "--plot": plot}
-    for option, path in files.items():
-        if path is not None and not path.parent.is_dir():
-            raise InputError(option, str(path), "its folder does not exist", f"make {path.parent} first")
-    if plot is not None and plot.suffix not in _PICTURES:
-        raise InputError("--plot", str(plot), "unknown ending", f"one of {', '.join(_PICTURES)}")
+    from pipesim.sweep import ENDINGS
+
+    refuse_targets({"--out": out, "--plot": plot}, {"--out": ENDINGS, "--plot": _PICTURES})

@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import DependencyMissing, InputError
+from pipesim.forkserver import forkserver_context
 from pipesim.sweep.point import COLUMNS, inputs_of, row_of, rows_of
 
 if TYPE_CHECKING:
@@ -83,8 +84,7 @@ def on_dask(points: Sequence[Point], address: str) -> Iterator[Finished]:
 
 def _as_finished(points: Sequence[Point], workers: int) -> Iterator[tuple[Sequence[Point], Future[Finished]]]:
     """Batches with their results, as they finish; a few batches wait in line and no more."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pipesim.sweep.workers", "pipesim.engine.compiled", "pipesim.metrics"])
+    context = forkserver_context(["pipesim.sweep.workers", "pipesim.engine.compiled", "pipesim.metrics"])
     waiting = _batches(points, workers)[::-1]
     running: dict[Future[Finished], Sequence[Point]] = {}
     with ProcessPoolExecutor(workers, context, initializer=_live_with_the_parent) as pool:
