@@ -177,6 +177,8 @@ def _refuse_unwritable(out: Path) -> None:
     _refuse_ending("--out", out, ".json")
     if not out.parent.is_dir():
         raise InputError("--out", str(out), "its folder does not exist", f"make {out.parent} first")
+    if out.is_dir():
+        raise InputError("--out", str(out), "is a folder", "name a file in it")
 
 
 def _refuse_ending(option: str, path: Path, *endings: str) -> None:

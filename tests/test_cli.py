@@ -231,8 +231,12 @@ def test_the_installed_command_answers() -> None:
         ("simulate 1f1b --unit-costs 1,2 -p 1000000000", "devices: 1000000000: must be at most 10000"),
         ("simulate 1f1b --unit-costs 1,2 -m 1000000000000", "must be at most 20000000 forwards; fewer micro-batches"),
         ("simulate seq1f1b --unit-costs 1,2 -k 1000000000", "must be at most 20000000 forwards"),
-        ("simulate bsipipe --unit-costs 1,2 --in-flight 99999999999999999999999", "in_flight"),
+        (
+            "simulate bsipipe --unit-costs 1,2 --in-flight 99999999999999999999999",
+            "--in-flight: 99999999999999999999999: must be",
+        ),
         ("simulate 1f1b --unit-costs 1e30,1", "--unit-costs: unit costs F=1"),
+        ("simulate 1f1b --unit-costs 1,2 -m 1.5", "--microbatches: 1.5: must be a whole number"),
         ("simulate 1f1b --unit-costs 1000000000000000000,1", "the step must stay below 2^62"),
         ("simulate 1f1b --unit-costs 1e-30,1", "or fewer digits"),
         ("simulate 1f1b --unit-costs 1,2 --latency 1e9999999999", "--latency: 1e9999999999: must be a number"),
@@ -286,7 +290,9 @@ def test_nothing_is_written_or_simulated_where_one_output_cannot_be(
     [("> /dev/full", 1, "pipesim: output: No space left on device\n"), (">&-", 0, ""), ("| true", 0, "")],
 )
 def test_an_output_that_cannot_be_written_is_one_line_at_most(target: str, status: int, says: str) -> None:
-    line = f'"{sys.executable}" -c "from pipesim.cli import main; main()" simulate 1f1b -p 2 -m 2 --unit-costs 1,2 --json'
+    line = (
+        f'"{sys.executable}" -c "from pipesim.cli import main; main()" simulate 1f1b -p 2 -m 2 --unit-costs 1,2 --json'
+    )
     done = subprocess.run(["sh", "-c", f"{line} {target}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (status, says)
 
@@ -297,3 +303,10 @@ def test_ctrl_c_is_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("pipesim.scenario.run", interrupted)
     assert run("simulate 1f1b") == (130, "", "pipesim: interrupted\n")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seed", "9" * 30), ("--timeout", "1e400"), ("--steps", "x")])
+def test_numbers_of_execute_that_no_rank_could_take(run: Any, option: str, value: str) -> None:
+    status, out, err = run(f"execute 1f1b -p 2 -m 2 {option} {value}")
+    assert (status, out, len(err.splitlines())) == (2, "", 1), err
+    assert f"{option}: {value}: must be" in err

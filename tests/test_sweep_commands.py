@@ -109,3 +109,18 @@ def test_search_prints_tables(run: Run) -> None:
     assert status == 0
     for words in ("fastest that fits", "front of time and memory", "refused or set aside", "compute"):
         assert words in told
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("search --gpus 1000000000000 --global-batch 8", "--gpus: 1000000000000: must be at least 1, at most 1000000"),
+        ("search --gpus 8 --global-batch 8 --workers 0", "--workers: 0: must be at least 1"),
+        ("sweep --out {0}/s.csv --unit-costs 1,2 -p 1:9999 -m 1:9999 -k 1:9999", "must be at most 1000000"),
+        ("profile", "no command given"),
+    ],
+)
+def test_spaces_no_machine_could_search_are_refused(run: Run, tmp_path: Path, line: str, says: str) -> None:
+    status, out, err = run(line.format(tmp_path))
+    assert (status, len(err.splitlines())) == (2, 1), (out, err)
+    assert says in err

@@ -6,7 +6,6 @@ the result back. Starting once and feeding many tasks costs milliseconds a task.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import InputError
+from pipesim.forkserver import forkserver_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,9 +69,7 @@ def open_store(port: int) -> Any:
 
 def context() -> ForkServerContext:
     """Processes forked from a server that has imported torch once."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(_PRELOADED)
-    return made
+    return forkserver_context(_PRELOADED)
 
 
 def rank_main(

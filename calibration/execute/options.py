@@ -22,9 +22,14 @@ _SHARED = (
 )  # fmt: skip
 
 
+_DIGITS_OF_INT64 = 18
+
+
 def _natural(text: str, where: str) -> int:
     if not text.isdecimal():
         raise InputError(where, text, "must be a whole number from 0", "write 0, 1, 2, …")
+    if len(text) > _DIGITS_OF_INT64:
+        raise InputError(where, text, "must be below 10^18")
     return int(text)
 
 

@@ -88,7 +88,7 @@ def _run(arguments: list[str] | None = None) -> int:
         wrong_input = isinstance(error, InputError | PlanError | DependencyMissing)
         return _say(str(error), _BAD_INPUT if wrong_input else _FAILED)
     except _USAGE_ERROR as error:
-        return _say(" ".join(error.format_message().split()), _BAD_INPUT)  # type: ignore[attr-defined]
+        return _say(" ".join(error.format_message().split()) or "no command given; see --help", _BAD_INPUT)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", _INTERRUPTED)
     except (OSError, MemoryError) as error:

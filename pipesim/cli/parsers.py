@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Parse = Callable[[str, str], Any]
 """(text, option as written) -> value; raises InputError."""
 
+_LARGEST = 10**9
+
 
 def positive(text: str, where: str) -> int:
     """A whole number from 1."""
@@ -30,8 +32,8 @@ def above_zero(text: str, where: str) -> float:
     from pipesim.units import parse_fraction
 
     value = parse_fraction(text, where)
-    if value <= 0:
-        raise InputError(where, text, "must be above 0")
+    if not 0 < value <= _LARGEST:
+        raise InputError(where, text, f"must be above 0, at most {_LARGEST}")
     return float(value)
 
 

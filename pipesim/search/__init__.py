@@ -100,6 +100,8 @@ def search(
     limit = load_cluster(space.base.cluster).memory_bytes if memory_limit_bytes is None else memory_limit_bytes
     if limit < 1:
         raise InputError("--memory", limit, "must be at least 1 byte")
+    if workers < 1:
+        raise InputError("--workers", workers, "must be at least 1")
     load_model(space.base.model)
     refusals = Refusals()
     allowed = candidates(space, refusals)

@@ -18,6 +18,8 @@ _STAGES_PER_DEVICE = (2, 4, 8)
 _SUBSEQUENCES = (2, 4, 8, 16)
 _RECOMPUTE = ("none", "full")  # with flash attention there are no scores for "selective" to drop
 
+_MOST = 10**6  # of GPUs, and of sequences: their divisors are tried one by one
+
 
 @dataclass(frozen=True)
 class Space:
@@ -36,8 +38,8 @@ class Space:
 
     def __post_init__(self) -> None:
         for option, value in (("--gpus", self.gpus), ("--global-batch", self.global_batch)):
-            if value < 1:
-                raise InputError(option, value, "must be at least 1")
+            if not 1 <= value <= _MOST:
+                raise InputError(option, value, f"must be at least 1, at most {_MOST}")
         if self.base.unit_costs is not None:
             raise InputError("--unit-costs", self.base.unit_costs.name, "say nothing of GPUs", "give a model")
 

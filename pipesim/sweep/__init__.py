@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     Report = Callable[[int], None]
 
 ENDINGS = (".csv", ".parquet")
+_MOST_POINTS = 1_000_000
 
 
 def _plain_scenario(values: Mapping[str, Any], schedule: str) -> Scenario:
@@ -39,6 +41,9 @@ def grid(
     names = list(all_schedules()) if schedules is None else list(schedules)
     for name in names:
         schedule_named(name)
+    points_at_most = len(names) * math.prod(map(len, values.values()))
+    if points_at_most > _MOST_POINTS:
+        raise InputError("sweep", f"{points_at_most} points", f"must be at most {_MOST_POINTS}", "take fewer values")
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     points = (make(combination, name).fitted(name) for name in names for combination in combinations)
     return tuple(dict.fromkeys(points))
