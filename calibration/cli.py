@@ -21,6 +21,8 @@ profile = typer.Typer(help="Looks into calibration profiles.", no_args_is_help=T
 # A command of its own would be called without its name: this keeps `profile show`.
 profile.callback()(lambda: None)
 
+_LONGEST = 2**26  # tokens; longer sequences would not fit any GPU, and choosing their points takes for ever
+
 
 def calibrate(
     out: Annotated[Path, typer.Option("--out", "-o", help="The profile to write: .json.")],
@@ -95,6 +97,8 @@ def _settings(**text: str) -> Settings:
     if model.experts:
         raise InputError("--model", model.name, "has experts; only dense layers can be timed", "use a dense model")
     length = parse_count(text["seq_len"], "--seq-len")
+    if length > _LONGEST:
+        raise InputError("--seq-len", text["seq_len"], f"must be at most {_LONGEST} tokens", "write 64k or 1m")
     if model.position == "learned" and length > model.max_positions:
         raise InputError("--seq-len", length, f"{model.name} has {model.max_positions} learned positions")
     return Settings(

@@ -56,15 +56,24 @@ class Jitter:
                 raise InputError("--slow", f"{device}:{factor}", rule, "3:1.2 makes device 3 take 1.2 times")
 
     @classmethod
+    def of(cls, noise: float | None, trials: int | None, seed: int | None, slow: str | None) -> Jitter:
+        """From the command line, None where an option was not given."""
+        given = {name: value for name, value in (("trials", trials), ("seed", seed)) if value is not None}
+        return cls(noise or 0.0, slow=None if slow is None else cls.parse_slow(slow), **given)
+
+    @classmethod
     def parse_slow(cls, text: str) -> dict[int, float]:
         """`3:1.2,5:2` as factors by device. Raises InputError."""
-        slow = {}
+        slow: dict[int, float] = {}
         for part in text.split(","):
-            device, _, factor = part.partition(":")
+            name, _, factor = part.partition(":")
             try:
-                slow[int(device)] = float(factor)
+                device, times = int(name), float(factor)
             except ValueError:
                 raise InputError("--slow", text, "must be DEVICE:FACTOR, …", "write 3:1.2,5:2") from None
+            if device in slow:
+                raise InputError("--slow", text, f"names device {device} twice", "give each device once")
+            slow[device] = times
         return slow
 
 

@@ -20,6 +20,7 @@ from pipesim.cli.outputs import (
     write_tables,
     write_trace,
 )
+from pipesim.errors import InputError
 
 if TYPE_CHECKING:
     from pipesim.jitter import Jitter
@@ -41,8 +42,10 @@ def simulate(
         float | None, typer.Option(metavar="X", help="Relative standard deviation of each op's time: 0.05.")
     ] = None,
     slow: Annotated[str | None, typer.Option(metavar="D:X,…", help="Devices that take X times as long: 3:1.2.")] = None,
-    trials: Annotated[int, typer.Option(metavar="N", help="Runs with --jitter or --slow.")] = 200,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the trials; the same seed gives the same.")] = 0,
+    trials: Annotated[int | None, typer.Option(metavar="N", help="Runs with --jitter or --slow. [200]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the trials; the same seed gives the same. [0]")
+    ] = None,
 ) -> None:
     """Simulates one schedule.
 
@@ -60,7 +63,9 @@ def simulate(
 
     disturbance = None
     if jitter is not None or slow is not None:
-        disturbance = Jitter(jitter or 0.0, trials, seed, None if slow is None else Jitter.parse_slow(slow))
+        disturbance = Jitter.of(jitter, trials, seed, slow)
+    else:
+        _refuse_unused(trials=trials, seed=seed)
     refuse_unwritable(gantt=gantt, memory=memory, trace=trace, spans=spans, plan=plan)
     outcome = run(scenario_from(parse_values(options), schedule), bounded=True)
     write_pictures([outcome], gantt=gantt, memory=memory)
@@ -75,6 +80,12 @@ def simulate(
             typer.echo(jitter_text(extra["jitter"], outcome.case.costs.unit))
     if explain:
         print_explanation(outcome.case.costs, to_stderr=as_json)
+
+
+def _refuse_unused(**given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"--{name}", value, "needs --jitter or --slow", "add --jitter 0.05")
 
 
 def _trials(outcome: Outcome, disturbance: Jitter) -> dict[str, float | int]:
