@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pipesim.timeline import Timeline
     from pipesim.topology import Topology
 
+    _Inputs = tuple[CostTable, Network, StepFacts | None, Topology | None]
+
 _LONGEST_NS = 2**62
 
 
@@ -110,7 +112,7 @@ class Scenario:
 
     def _case(self) -> Case:
         shape = self.shape()
-        costs, network, facts = self._inputs(shape)
+        costs, network, facts, topology = self._inputs(shape)
         plan = schedule_named(self.schedule).plan(
             shape,
             costs=costs,
@@ -118,23 +120,18 @@ class Scenario:
             variant=self.variant,
             memory_limit_bytes=self.memory_limit_bytes,
         )
-        if self.unit_costs is not None:
-            return Case(plan, costs, network, facts)
-        topology = self._topology(plan, costs)
-        return Case(plan, costs, topology.network(), facts, topology)
+        if topology is None or self.mapping != "auto":
+            return Case(plan, costs, network, facts, topology)
+        mapped = self._best_topology(topology, plan, costs)
+        return Case(plan, costs, mapped.network(), facts, mapped)
 
-    def _topology(self, plan: Plan, costs: CostTable) -> Topology:
-        from pipesim.topology import RankOrder, Topology
-
-        cluster, ranks = load_cluster(self.cluster), RankOrder(self.devices, self.tp, self.dp, self.rank_order)
-        if self.mapping != "auto":
-            return Topology.of(cluster, ranks, self.mapping)
+    def _best_topology(self, linear: Topology, plan: Plan, costs: CostTable) -> Topology:
         from pipesim.mapping import best_mapping
 
         def makespan_ns(topology: Topology) -> int:
             return self.timeline(Case(plan, costs, topology.network(), None, topology)).makespan_ns
 
-        return best_mapping(cluster, ranks, makespan_ns)
+        return best_mapping(linear.cluster, linear.ranks, makespan_ns)
 
     def timeline(self, case: Case) -> Timeline:
         """The run of this scenario on given inputs. Raises InputError, PlanError."""
@@ -147,17 +144,18 @@ class Scenario:
         shared = self.distributed_optimizer
         return synchronise(timeline, links, when, distributed_optimizer=shared)
 
-    def _inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, StepFacts | None]:
+    def _inputs(self, shape: PipelineShape) -> _Inputs:
         """Costs and links. Raises InputError where the step, run op after op, would not fit into 64-bit ns."""
         try:
-            costs, network, facts = self._unit_inputs(shape) if self.unit_costs else self._model_inputs(shape)
+            inputs = self._unit_inputs(shape) if self.unit_costs else self._model_inputs(shape)
         except OverflowError:
             raise self._too_long() from None
+        costs, network = inputs[:2]
         ops = 2 * shape.units * shape.stages
         longest = int(costs.duration_ns.max()) + int(network.latency_ns.max()) + int(costs.boundary_bytes.max())
         if longest * ops > _LONGEST_NS:
             raise self._too_long()
-        return costs, network, facts
+        return inputs
 
     def _too_long(self) -> InputError:
         if self.unit_costs is not None:
@@ -167,17 +165,23 @@ class Scenario:
         rule = "the step must stay below 2^62 ns, its bytes below 2^63"
         return InputError("--seq-len · --micro-batch-size", given, rule, "take a shorter sequence")
 
-    def _unit_inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, None]:
+    def _unit_inputs(self, shape: PipelineShape) -> _Inputs:
         if self.unit_costs is None:
             raise InputError("--unit-costs", "none", "must be given here")
         if self.profile is not None:
             raise InputError("--profile", self.profile, "does not go with --unit-costs", "leave one of them out")
-        return *unit_costs(self.unit_costs, shape), None
+        return *unit_costs(self.unit_costs, shape), None, None
 
-    def _model_inputs(self, shape: PipelineShape) -> tuple[CostTable, Network, StepFacts]:
-        from pipesim.costs.from_model import model_inputs
+    def _model_inputs(self, shape: PipelineShape) -> _Inputs:
+        """With mapping "auto" the links are those of the linear one, which a plan is made for before it is mapped."""
+        from pipesim.costs.from_model import model_costs, step_facts
+        from pipesim.topology import RankOrder, Topology
 
-        return model_inputs(self, load_model(self.model), load_cluster(self.cluster), shape)
+        model, cluster = load_model(self.model), load_cluster(self.cluster)
+        costs = model_costs(self, model, cluster, shape)
+        ranks = RankOrder(self.devices, self.tp, self.dp, self.rank_order)
+        topology = Topology.of(cluster, ranks, "linear" if self.mapping == "auto" else self.mapping)
+        return costs, topology.network(), step_facts(self, model, cluster, shape), topology
 
 
 @dataclass(frozen=True, eq=False)

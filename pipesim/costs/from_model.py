@@ -1,4 +1,4 @@
-"""From a scenario with a model and a cluster to what an engine is given: costs, links, and the facts of the step."""
+"""From a scenario with a model and a cluster to its costs and the facts of its step; knows no links."""
 
 from __future__ import annotations
 
@@ -21,27 +21,21 @@ from pipesim.partition import (
     seq1f1b_sequence,
     weighted_layers,
 )
-from pipesim.topology import RankOrder, Topology
 
 if TYPE_CHECKING:
     from pipesim.cluster import ClusterSpec
     from pipesim.costs.table import CostTable
     from pipesim.metrics import StepFacts
     from pipesim.model import ModelSpec
-    from pipesim.network import Network
     from pipesim.plan import PipelineShape
     from pipesim.scenario import Scenario
 
 
-def model_inputs(
-    scenario: Scenario, model: ModelSpec, cluster: ClusterSpec, shape: PipelineShape
-) -> tuple[CostTable, Network, StepFacts]:
-    """Costs (measured where the scenario's profile has them), the network between devices, and the step's facts.
+def model_costs(scenario: Scenario, model: ModelSpec, cluster: ClusterSpec, shape: PipelineShape) -> CostTable:
+    """Costs of a scenario's ops, measured where its profile has them.
 
     Raises InputError on a cut that model, sequence or cluster cannot take.
     """
-    from pipesim.metrics import StepFacts
-
     options = analytic_options(scenario)
     layers = layer_partition(scenario, model, shape)
     sequence = sequence_partition(scenario, model, shape)
@@ -53,19 +47,23 @@ def model_inputs(
 
         profile = read_profile(scenario.profile)
         costs = calibrated_costs(profile, model, cluster, shape, layers, sequence, options, where=scenario.profile)
-    if scenario.recompute != "none":
-        costs = replace(costs, name=f"{costs.name}, {scenario.recompute} recompute")
-    ranks = RankOrder(shape.devices, scenario.tp, scenario.dp, scenario.rank_order)
-    network = Topology.of(cluster, ranks, "linear" if scenario.mapping == "auto" else scenario.mapping).network()
+    if scenario.recompute == "none":
+        return costs
+    return replace(costs, name=f"{costs.name}, {scenario.recompute} recompute")
+
+
+def step_facts(scenario: Scenario, model: ModelSpec, cluster: ClusterSpec, shape: PipelineShape) -> StepFacts:
+    """What turns the time of a scenario's step into throughput, and what its devices can hold."""
+    from pipesim.metrics import StepFacts
+
     tokens = shape.microbatches * scenario.micro_batch_size * scenario.seq_len * scenario.dp
-    facts = StepFacts(
+    return StepFacts(
         tokens=tokens,
         model_flops=model_flops(model, tokens, scenario.seq_len),
         gpus=shape.devices * scenario.tp * scenario.dp,
         peak_flops_per_gpu=cluster.peak_flops,
         memory_limit_bytes=cluster.memory_bytes,
     )
-    return costs, network, facts
 
 
 def analytic_options(scenario: Scenario) -> AnalyticOptions:

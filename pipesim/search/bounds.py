@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.costs.from_model import model_inputs
+from pipesim.costs.from_model import model_costs
 from pipesim.plan import PipelineShape
 from pipesim.scenario import load_cluster, load_model
 from pipesim.schedules import schedule_named
@@ -28,7 +28,7 @@ def least_memory(scenario: Scenario) -> tuple[int, int]:
     stages keep of all subsequences. Raises InputError where model, cluster and cut do not go together.
     """
     shape = scenario.shape()
-    costs, _, _ = model_inputs(scenario, load_model(scenario.model), load_cluster(scenario.cluster), shape)
+    costs = model_costs(scenario, load_model(scenario.model), load_cluster(scenario.cluster), shape)
     plan = _smallest_plan(scenario.schedule, shape.devices, shape.stages_per_device)
     static = costs.static_bytes_of_devices(plan)
     return int(static.max()), int((static + _one_microbatch(costs, plan)).max())
