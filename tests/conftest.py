@@ -10,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Run = Callable[..., tuple[int, str, str]]
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -29,3 +31,20 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert path.read_text(encoding="utf-8") == text
 
     return compare
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line in this process, further arguments as they are: exit status, stdout, stderr."""
+    from pipesim import cli
+
+    if not cli.app.registered_commands:
+        cli._mount()
+
+    def call(line: str, *more: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli._run([*line.split(), *map(str, more)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call

@@ -10,32 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipesim import cli
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-Run = "Callable[..., tuple[int, str, str]]"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _mounted() -> None:
-    if not cli.app.registered_commands:
-        cli._mount()
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command line in this process: exit status, stdout, stderr."""
-
-    def call(line: str, *more: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli._run([*line.split(), *map(str, more)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 def json_of(run: Any, line: str) -> dict[str, Any]:

@@ -7,32 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipesim import cli
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _mounted() -> None:
-    if not cli.app.registered_commands:
-        cli._mount()
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line in this process: exit status, stdout, stderr."""
-
-    def call(*line: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli._run([word for part in line for word in str(part).split()])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
+    from tests.conftest import Run
 
 
 HANGS = """\
@@ -51,9 +29,9 @@ def test_a_file_that_hangs_prints_its_cycle(run: Run, tmp_path: Path) -> None:
 
 def test_the_same_file_runs_with_queues_apart(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hangs.csv").write_text(HANGS)
-    assert run("check", tmp_path / "hangs.csv", "--queues direction")[0] == 0
-    assert run("check", tmp_path / "hangs.csv", "--queues device")[0] == 2
-    status, _, err = run("check", tmp_path / "hangs.csv", "--queues both")
+    assert run("check --queues direction", tmp_path / "hangs.csv")[0] == 0
+    assert run("check --queues device", tmp_path / "hangs.csv")[0] == 2
+    status, _, err = run("check --queues both", tmp_path / "hangs.csv")
     assert status == 2
     assert "one of device, direction, peer, channel, none" in err
 

@@ -8,34 +8,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from pipesim import cli
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    Run = Callable[..., tuple[int, str, str]]
+    from tests.conftest import Run
 
 SEARCH = "search --model tiny --cluster h100 --gpus 8 --seq-len 4k --global-batch 8 --schedule 1f1b,seq1f1b --workers 1"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _mounted() -> None:
-    if not cli.app.registered_commands:
-        cli._mount()
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line in this process: exit status, stdout, stderr."""
-
-    def call(line: str, *more: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = cli._run([*line.split(), *map(str, more)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 def test_sweep_writes_a_row_a_combination_and_a_picture(run: Run, tmp_path: Path) -> None:
